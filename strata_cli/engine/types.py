@@ -35,7 +35,11 @@ class Request:
 
 @dataclass(slots=True)
 class SpecStats:
-    """Drafting of one request. `verified_at[j]` and `accepted_at[j]` count position j + 1 of the chain."""
+    """Drafting of one request. Index j of the lists is position j + 1 of the chain.
+
+    `verified_at[j]`: windows that had a row for the position; `reached_at[j]`: those of them in which every earlier
+    draft was accepted; `accepted_at[j]`: those in which the position's own draft was accepted too.
+    """
 
     windows: int = 0  # windows in which this request had decode rows
     drafted: int = 0
@@ -43,6 +47,7 @@ class SpecStats:
     accepted: int = 0
     keeps: int = 0  # tokens committed in those windows
     verified_at: list[int] = field(default_factory=list)
+    reached_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
 
     def record(self, drafted: int, verified: int, accepted: int, keeps: int) -> None:
@@ -53,12 +58,10 @@ class SpecStats:
         self.verified += verified
         self.accepted += accepted
         self.keeps += keeps
-        while len(self.verified_at) < verified:
-            self.verified_at.append(0)
-            self.accepted_at.append(0)
-        for j in range(verified):
-            self.verified_at[j] += 1
-            self.accepted_at[j] += j < accepted
+        for counts, n in ((self.verified_at, verified), (self.reached_at, min(accepted + 1, verified)), (self.accepted_at, accepted)):
+            counts.extend([0] * (verified - len(counts)))
+            for j in range(n):
+                counts[j] += 1
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -73,20 +76,8 @@ class SpecStats:
         return [a / v for a, v in zip(self.accepted_at, self.verified_at)]
 
     def conditional(self) -> list[float | None]:
-        """Accepted at j / windows in which j - 1 was accepted and j had a row.
-
-        Windows of different L hide rows at j from some of the windows accepted at j - 1; `reached_at` counts those that had one.
-        """
+        """Accepted at j / windows in which j - 1 was accepted (and j had a row)."""
         return [a / r if r else None for a, r in zip(self.accepted_at, self.reached_at)]
-
-    reached_at: list[int] = field(default_factory=list)
-
-    def reach(self, verified: int, accepted: int) -> None:
-        """Count positions whose predecessor was accepted: the denominators of `conditional`."""
-        while len(self.reached_at) < verified:
-            self.reached_at.append(0)
-        for j in range(min(accepted + 1, verified)):
-            self.reached_at[j] += 1
 
 
 @dataclass(slots=True)
