@@ -1,0 +1,170 @@
+"""How likely each draft is to be accepted: per slot and position, from what windows have shown. No torch.
+
+Position j (1-based) is the j-th draft of a chain. Its conditional acceptance a_j is P(accepted | drafts 1..j-1 were);
+survival s_j = a_1 * ... * a_j never rises with j. A position that a window did not reach says nothing (censoring), so
+only conditional acceptance is estimated; the cumulative figure would be biased by the planner's own choices.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+FIRST_GUESS = 0.75  # acceptance of a drafter nobody has seen yet; optimistic, so that it is tried
+FLOOR, CEILING = 0.01, 0.995
+MEMORY = 40  # observations that a slot remembers, per position
+POOL_MEMORY = 500  # the same for the pool over all slots
+STRENGTH = 5.0  # observations that a slot's prior is worth
+POOL_STRENGTH = 3.0
+CARRY = 0.9  # how much of a slot's difference from the pool at j-1 is expected again at j
+AGE_EVERY, AGE = 16, 0.93  # every 16 windows evidence shrinks by 7 %: what was not tried for long becomes unknown
+BINS = 10  # of the draft's own probability
+BIN_STRENGTH = 20.0
+
+
+def _odds(p: float) -> float:
+    return p / (1.0 - p)
+
+
+def _clip(p: float) -> float:
+    return FLOOR if p < FLOOR else CEILING if p > CEILING else p
+
+
+class _Counts:
+    """Accepted and observed drafts by position, forgetting exponentially."""
+
+    def __init__(self, depth: int, memory: float):
+        self.keep = 1.0 - 1.0 / memory
+        self.accepted = [0.0] * depth
+        self.seen = [0.0] * depth
+
+    def add(self, j: int, accepted: bool) -> None:
+        self.accepted[j] = self.accepted[j] * self.keep + accepted
+        self.seen[j] = self.seen[j] * self.keep + 1.0
+
+    def age(self, factor: float) -> None:
+        self.accepted = [x * factor for x in self.accepted]
+        self.seen = [x * factor for x in self.seen]
+
+
+class AcceptanceTracker:
+    """Estimates of conditional acceptance for `slots` slots and chains of up to `depth` drafts.
+
+    A slot's estimate at j is its own evidence, shrunk to a prior: the pool's rate at j, moved (in odds) by how the slot
+    differs from the pool at j-1. So a new request starts from the pool, and a slot known to be bad at its first
+    draft is not believed to be good at its third because other slots are.
+    """
+
+    def __init__(self, slots: int, depth: int):
+        self.depth = depth
+        self._pool = _Counts(depth, POOL_MEMORY)
+        self._slots = [_Counts(depth, MEMORY) for _ in range(slots)]
+        self._bins = _Counts(BINS, POOL_MEMORY)
+        self._all = _Counts(1, POOL_MEMORY)  # every judged draft that came with a probability
+        self._cache: list[tuple[list[float], list[float]] | None] = [None] * slots
+        self._windows = 0
+
+    def reset(self, slot: int) -> None:
+        """A new request took the slot: nothing is known of it but the pool."""
+        self._slots[slot] = _Counts(self.depth, MEMORY)
+        self._cache[slot] = None
+
+    def observe(self, slot: int, verified: int, accepted: int, probabilities: Sequence[float | None] = ()) -> None:
+        """One window's outcome: of `verified` drafts the first `accepted` held; the one after them was refused.
+
+        `probabilities[j]`: the drafter's own probability of draft j + 1, where known.
+        """
+        assert 0 <= accepted <= verified <= self.depth
+        for j in range(min(accepted + 1, verified)):
+            hit = j < accepted
+            self._slots[slot].add(j, hit)
+            self._pool.add(j, hit)
+            p = probabilities[j] if j < len(probabilities) else None
+            if p is not None:
+                self._bins.add(min(int(p * BINS), BINS - 1), hit)
+                self._all.add(0, hit)
+        if verified:
+            self._cache[slot] = None
+
+    def tick(self) -> None:
+        """A window passed. Evidence ages by windows, never by wall time."""
+        self._windows += 1
+        if self._windows % AGE_EVERY == 0:
+            for counts in self._slots:
+                counts.age(AGE)
+            self._cache = [None] * len(self._cache)
+
+    def survival(self, slot: int, depth: int) -> list[float]:
+        """s_1..s_depth of the slot: never rising, each in 0..1."""
+        return self._estimate(slot)[1][:depth]
+
+    def conditional(self, slot: int, position: int) -> float:
+        """a_position of the slot (1-based)."""
+        return self._estimate(slot)[0][position - 1]
+
+    def sharpen(self, acceptance: float, probability: float | None) -> float:
+        """`acceptance` given the draft's own probability: moved (in odds) by how drafts of such a probability fared."""
+        if probability is None:
+            return acceptance
+        b = min(int(probability * BINS), BINS - 1)
+        mean = _clip((self._all.accepted[0] + FIRST_GUESS) / (self._all.seen[0] + 1.0))
+        # a bin not seen yet says that probabilities are true, weighed by BIN_STRENGTH
+        rate = _clip((self._bins.accepted[b] + BIN_STRENGTH * probability) / (self._bins.seen[b] + BIN_STRENGTH))
+        odds = _odds(_clip(acceptance)) * _odds(rate) / _odds(mean)
+        return odds / (1.0 + odds)
+
+    def _estimate(self, slot: int) -> tuple[list[float], list[float]]:
+        cached = self._cache[slot]
+        if cached is not None:
+            return cached
+        own, pool = self._slots[slot], self._pool
+        conditional, survival = [], []
+        shared, ratio, alive = FIRST_GUESS, 1.0, 1.0
+        for j in range(self.depth):
+            # a position the pool has never reached is taken to be like the one before it
+            shared = _clip((pool.accepted[j] + POOL_STRENGTH * shared) / (pool.seen[j] + POOL_STRENGTH))
+            odds = _odds(shared)
+            prior = odds * ratio**CARRY
+            a = _clip((own.accepted[j] + STRENGTH * prior / (1.0 + prior)) / (own.seen[j] + STRENGTH))
+            ratio = _odds(a) / odds
+            alive *= a
+            conditional.append(a)
+            survival.append(alive)
+        self._cache[slot] = conditional, survival
+        return conditional, survival
+
+
+BANDS = (0, 4096, 16384, 32768)  # contexts from this many tokens on
+ROLLING = 200  # first drafts looked back on, per band
+ENOUGH = 100
+COLLAPSED = 0.15  # below this a drafter is as good as broken
+FALLEN = 0.4  # of the best band's rate
+
+
+class CollapseWatch:
+    """Watches the rolling acceptance of first drafts by context length, and speaks once when it collapses."""
+
+    def __init__(self) -> None:
+        self._recent = [deque[bool](maxlen=ROLLING) for _ in BANDS]
+        self._best = 0.0
+        self._told = False
+
+    def observe(self, ctx: int, accepted: bool) -> None:
+        """A first draft was judged at a context of `ctx` tokens."""
+        self._recent[max(i for i, start in enumerate(BANDS) if ctx >= start)].append(accepted)
+
+    def warning(self) -> str | None:
+        """One line with the figures, the first time a band's rate has collapsed; None before and ever after."""
+        if self._told:
+            return None
+        for start, recent in zip(BANDS, self._recent):
+            if len(recent) < ENOUGH:
+                continue
+            rate = sum(recent) / len(recent)
+            self._best = max(self._best, rate)
+            if rate < max(COLLAPSED, FALLEN * self._best):
+                self._told = True
+                was = f"; the best so far was {self._best:.0%}" if rate < self._best else ""
+                return (
+                    f"draft acceptance collapsed: {rate:.0%} of the last {len(recent)} first drafts held "
+                    f"at contexts of {start} tokens and more{was}"
+                )
+        return None
