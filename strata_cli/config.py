@@ -3,7 +3,9 @@
 Knows nothing of flags, files or torch; `strata_cli.settings` resolves flag > env > user config > profile > default.
 """
 
+import difflib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,12 @@ def require(ok: bool, name: str, value: Any, allowed: str) -> None:
     """Raise UsageError naming the parameter, its value and what is allowed, unless `ok`."""
     if not ok:
         raise UsageError(f"{name} = {value!r} is out of range", f"allowed: {allowed}")
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """`unknown KIND "NAME" (did you mean X?)`, where a known name is near enough."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f'unknown {kind} "{name}"' + (f" (did you mean {near[0]}?)" if near else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,9 @@ class SamplingParams:
         real("presence_penalty", -2, 2, "-2 to 2")
         real("frequency_penalty", -2, 2, "-2 to 2")
         for token, bias in self.logit_bias:
-            require(token >= 0 and -100 <= bias <= 100, "logit_bias", (token, bias), "token id to a bias of -100 to 100")
+            require(
+                token >= 0 and -100 <= bias <= 100, "logit_bias", (token, bias), "token id to a bias of -100 to 100"
+            )
         require(self.seed is None or 0 <= self.seed < 2**64, "seed", self.seed, "0 to 2^64 - 1")
         require(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", self.max_tokens, "1 or more")
         require(all(self.stop), "stop", self.stop, "non-empty strings")
@@ -70,6 +80,7 @@ class SamplingParams:
 
 
 MAX_SPEC = 16
+DEFAULT_CTX = 8192  # tokens of one slot, where neither --ctx nor the model asks for less
 DRAFTERS = ("mtp", "ngram", "off")
 
 
@@ -127,6 +138,13 @@ class EngineConfig:
         one_of("device", "auto", "cpu", "cuda")
         one_of("dtype", "auto", "float32", "bfloat16", "float16")
         one_of("kv_dtype", "auto", "float32", "bfloat16", "float16")
+
+    def context(self, model_max: int) -> int:
+        """Most tokens of one request, prompt and completion, for a model with `model_max` positions."""
+        if self.ctx is None:
+            return min(DEFAULT_CTX, model_max)
+        require(self.ctx <= model_max, "ctx", self.ctx, f"up to the model's {model_max} positions")
+        return self.ctx
 
     @property
     def row_budget(self) -> int:

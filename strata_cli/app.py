@@ -1,0 +1,141 @@
+"""The command line: one table of commands, one place where an error becomes a message and an exit code.
+
+Imports no torch: a command's module is loaded when that command runs, the list of commands is read from the table.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from typer._click.core import Command, Context  # typer brings its own click; pyproject.toml pins the version
+from typer._click.exceptions import ClickException, UsageError
+from typer.core import TyperCommand, TyperGroup
+
+from strata_cli import __version__
+from strata_cli.errors import FAILED, INTERRUPTED, OK, USAGE, StrataError
+
+EPILOG = (
+    "Results go to stdout, everything else to stderr.\n\n"
+    "Exit codes: 0 ok · 1 failed · 2 bad flags or bad input, found before any work · "
+    "3 a batch finished with failed records · 130 interrupted.\n\n"
+    "Settings: flag > environment STRATA_* > user config > profile > default; see them with --show-config. "
+    "A traceback with STRATA_DEBUG=1."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One command: the function of the same name in `strata_cli.commands.<name>`, listed under a panel of the help."""
+
+    panel: str
+    summary: str
+
+
+COMMANDS = {
+    "run": Entry("Generate", "Run a JSONL file of prompts, several at a time, and write a JSONL file of results."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Lists commands from the table; imports a command's module only to run it."""
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        return TyperCommand(cmd_name, short_help=entry.summary, rich_help_panel=entry.panel)
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        self.commands = {name: TyperCommand(name) for name in COMMANDS}  # typer reads the names to suggest one
+        name, stub, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name and stub else stub, rest
+
+
+def load_command(name: str) -> Command:
+    """The real command, its module imported."""
+    function = getattr(importlib.import_module(f"strata_cli.commands.{name}"), name)
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    single.command(name, no_args_is_help=False, epilog=EPILOG)(function)
+    return typer.main.get_command(single)
+
+
+app = typer.Typer(cls=LazyGroup, pretty_exceptions_enable=False, rich_markup_mode="rich", epilog=EPILOG)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"strata {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def strata(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Four requests at once, each with its own chain of MTP drafts, on one GPU.
+
+    Examples:
+      strata run --batch 4 examples/prompts.jsonl -o out.jsonl
+      strata run prompts.jsonl --model Qwen/Qwen3.6-35B-A3B --profile 24g -o out.jsonl --resume
+    """
+
+
+def report(what: str, hint: str = "") -> None:
+    """Print `error: what` and `hint: ...` to stderr."""
+    print(f"error: {what}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line and return its exit code; every error becomes a message here."""
+    try:
+        code: Any = typer.main.get_command(app).main(
+            args=list(args) or ["--help"], prog_name="strata", standalone_mode=False
+        )
+        sys.stdout.flush()
+        return code if isinstance(code, int) else OK
+    except StrataError as error:
+        _debug()
+        report(error.what, error.hint)
+        return error.exit_code
+    except ClickException as error:
+        _debug()
+        path = error.ctx.command_path if isinstance(error, UsageError) and error.ctx else "strata"
+        report(error.format_message(), f"{path} --help")
+        return USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        _debug()
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of stdout left (`| head`): quietly, and nothing more is written at interpreter exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:
+        _debug()
+        report(f"{type(error).__name__}: {error}", "this is a fault of strata; STRATA_DEBUG=1 prints the traceback")
+        return FAILED
+
+
+def _debug() -> None:
+    """Re-raise the exception that is being handled when STRATA_DEBUG=1 asks for its traceback."""
+    if os.environ.get("STRATA_DEBUG") == "1":
+        raise  # the exception of the except block that called
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

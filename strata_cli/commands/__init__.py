@@ -1,0 +1,1 @@
+"""Commands: thin, one file each; the table in `strata_cli.app` lists them."""
