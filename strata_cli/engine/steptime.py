@@ -1,0 +1,226 @@
+"""What a window costs in milliseconds, measured while running. No torch.
+
+A window of R rows, with a chain of `depth` steps that made `drafts` drafts in all, is taken to cost
+
+    verify(bucket(R)) + per_ctx * (tokens of context of its slots)
+    + start + step * depth + draft * drafts      (only if anybody drafts; `start` is the catch-up)
+    + other                                      (planning, sampling, commit: the host's part)
+
+so one chain step with n slots drafting costs step + draft * n. `verify` is a step function: rows are padded to a bucket
+(a row tile on the CPU, a captured graph on a GPU), so a row within the bucket is free.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import median
+
+SAMPLES = 32  # recent samples kept per bucket
+TRUSTED = 3  # samples a bucket needs: fewer could all be outliers (a first run compiles)
+STALE = 2000  # windows after which a sample no longer counts, so that a bucket given up for slow is tried again
+REFIT_EVERY = 8  # samples
+CLIP = 3.0  # a sample beyond this many times what was expected, or below its inverse, is cut there
+CTX_KEEP = 1.0 - 1.0 / 512
+CTX_MEAN = 1.0 / 64
+CTX_SPREAD = 256.0  # tokens: contexts that differ by less than this tell nothing about the cost of context
+DRAFT_KEEP = 1.0 - 1.0 / 256
+LEAST_MS = 0.001  # no window is free
+DRAFT_PRIOR = (0.0, 1.0, 0.05)  # start, step, draft in ms until measured
+DRAFT_RIDGE = (0.5, 0.5, 2.0)  # windows' worth of evidence behind each of them
+
+
+def prior_ms(rows: int) -> float:
+    """Verify ms until anything is measured. Rows are guessed to be cheap, so that wide windows are tried."""
+    return 20.0 + 0.2 * rows
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCost:
+    """The cost of a window as plain numbers: what the planners read. All in ms; `verify[r]` is of r rows, padded."""
+
+    verify: list[float]
+    start: float = 0.0
+    step: float = 0.0
+    draft: float = 0.0
+    other: float = 0.0
+    per_ctx: float = 0.0
+
+    def ms(self, rows: int, depth: int, drafts: int) -> float:
+        """A window of `rows` rows whose chain has `depth` steps and makes `drafts` drafts; context not included."""
+        chain = self.start + self.step * depth + self.draft * drafts if depth else 0.0
+        return self.verify[rows] + chain + self.other
+
+
+def bucket_function(bucket: Callable[[int], int] | Sequence[int]) -> Callable[[int], int]:
+    """rows -> rows after padding. A list gives the captured sizes; beyond the last, multiples of it."""
+    if callable(bucket):
+        return bucket
+    sizes = sorted(bucket)
+    assert sizes and sizes[0] >= 1, "a bucket holds at least one row"
+
+    def pad(rows: int) -> int:
+        if rows > sizes[-1]:
+            return -(-rows // sizes[-1]) * sizes[-1]
+        return sizes[bisect_left(sizes, rows)]
+
+    return pad
+
+
+def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The non-decreasing sequence nearest to `values` in weighted squares (pool adjacent violators)."""
+    blocks: list[list[float]] = []  # mean, weight, length
+    for value, weight in zip(values, weights, strict=True):
+        blocks.append([value, weight, 1])
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            mean, w, n = blocks.pop()
+            last = blocks[-1]
+            last[0] = (last[0] * last[1] + mean * w) / (last[1] + w)
+            last[1] += w
+            last[2] += n
+    return [mean for mean, _, n in blocks for _ in range(int(n))]
+
+
+class _Line:
+    """Least squares with forgetting, no negative coefficient, and a prior worth a few samples (ridge)."""
+
+    def __init__(self, prior: Sequence[float], ridge: Sequence[float], keep: float):
+        n = len(prior)
+        self.keep, self.prior, self.ridge = keep, prior, ridge
+        self.xx = [[0.0] * n for _ in range(n)]
+        self.xy = [0.0] * n
+        self.n = 0
+        self.coefficients = list(prior)
+
+    def predict(self, x: Sequence[float]) -> float:
+        return sum(c * v for c, v in zip(self.coefficients, x))
+
+    def add(self, x: Sequence[float], y: float) -> None:
+        if self.n >= TRUSTED:
+            expected = self.predict(x)
+            y = min(max(y, expected / CLIP), expected * CLIP)
+        self.n += 1
+        for i, a in enumerate(x):
+            self.xy[i] = self.xy[i] * self.keep + a * y
+            row = self.xx[i]
+            for j, b in enumerate(x):
+                row[j] = row[j] * self.keep + a * b
+
+    def solve(self) -> None:
+        """Coordinate descent: each coefficient in turn, cut at zero, starting from the last solution."""
+        c = self.coefficients
+        for _ in range(20):
+            for i, row in enumerate(self.xx):
+                rest = sum(row[j] * c[j] for j in range(len(c)) if j != i)
+                c[i] = max(0.0, (self.xy[i] - rest + self.ridge[i] * self.prior[i]) / (row[i] + self.ridge[i]))
+
+
+class StepTimeEstimator:
+    """Measured ms of windows up to `rows` rows, padded by `bucket`; `cost()` is the current WindowCost.
+
+    Each bucket that was really run gives the median of its recent samples; medians are made non-decreasing; between
+    two such buckets the ratio to the prior formula is interpolated, beyond them the nearest ratio holds.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        bucket: Callable[[int], int] | Sequence[int],
+        prior: Callable[[int], float] = prior_ms,
+    ):
+        pad = bucket_function(bucket)
+        self._padded = [0] + [pad(r) for r in range(1, rows + 1)]
+        assert all(r <= p for r, p in enumerate(self._padded)), "a bucket holds the rows padded to it"
+        self._prior = prior
+        self._samples: dict[int, deque[tuple[int, float]]] = {}  # bucket -> (window, ms without context)
+        self._chain = _Line(DRAFT_PRIOR, DRAFT_RIDGE, DRAFT_KEEP)
+        self._other: deque[float] = deque(maxlen=SAMPLES)
+        self._ctx_mean: dict[int, list[float]] = {}  # bucket -> mean context, mean ms
+        self._sxx = self._sxy = 0.0
+        self.per_ctx = 0.0
+        self._windows = 0
+        self._new = 0
+        self._cost = self._fit()
+
+    def record(
+        self,
+        *,
+        rows: int,
+        depth: int,
+        drafts: int,
+        ctx_total: int,
+        verify_ms: float | None,
+        draft_ms: float | None,
+        other_ms: float | None,
+    ) -> None:
+        """One window's times in ms; None for a part that is not like others (it carried prompt rows, it failed)."""
+        self._windows += 1
+        if verify_ms is not None and rows:
+            bucket = self._padded[rows]
+            samples = self._samples.setdefault(bucket, deque(maxlen=SAMPLES))
+            self._learn_context(bucket, ctx_total, verify_ms, len(samples) >= TRUSTED)
+            samples.append((self._windows, max(verify_ms - self.per_ctx * ctx_total, LEAST_MS)))
+            self._new += REFIT_EVERY if len(samples) <= TRUSTED else 1  # what is new is used at once
+        if draft_ms is not None and depth:
+            self._chain.add((1.0, depth, drafts), draft_ms)
+            self._new += REFIT_EVERY if self._chain.n <= TRUSTED else 0
+        if other_ms is not None:
+            self._other.append(other_ms)
+        if self._new >= REFIT_EVERY:
+            self._new = 0
+            self._cost = self._fit()
+
+    def cost(self) -> WindowCost:
+        return self._cost
+
+    def _learn_context(self, bucket: int, ctx: int, ms: float, known: bool) -> None:
+        """Slope of ms over context, from how windows of one bucket differ: pooled over buckets, never negative."""
+        mean = self._ctx_mean.setdefault(bucket, [float(ctx), ms])
+        dx = ctx - mean[0]
+        if known:
+            expected = mean[1] + self.per_ctx * dx
+            ms = min(max(ms, expected / CLIP), expected * CLIP)
+            self._sxx = self._sxx * CTX_KEEP + dx * dx
+            self._sxy = self._sxy * CTX_KEEP + dx * (ms - mean[1])
+            ridge = CTX_SPREAD**2 / (1.0 - CTX_KEEP)
+            self.per_ctx = max(0.0, self._sxy / (self._sxx + ridge))
+        mean[0] += CTX_MEAN * dx
+        mean[1] += CTX_MEAN * (ms - mean[1])
+
+    def _fit(self) -> WindowCost:
+        self._chain.solve()
+        start, step, draft = self._chain.coefficients
+        points, weights = [], []
+        everything = []
+        for bucket in sorted(self._samples):
+            samples = self._samples[bucket]
+            while samples and samples[0][0] < self._windows - STALE:
+                samples.popleft()
+            values = [ms for _, ms in samples]
+            everything += [ms / self._prior(bucket) for ms in values]
+            if len(values) >= TRUSTED:
+                points.append((bucket, median(values)))
+                weights.append(float(len(values)))
+        if points:
+            level = isotonic([ms for _, ms in points], weights)
+            ratios = [(bucket, ms / self._prior(bucket)) for (bucket, _), ms in zip(points, level)]
+        else:
+            ratios = [(1, median(everything) if everything else 1.0)]
+        by_bucket: dict[int, float] = {}
+        for bucket in set(self._padded[1:]):
+            by_bucket[bucket] = self._prior(bucket) * _interpolate(ratios, bucket)
+        verify = list(accumulate((by_bucket.get(b, 0.0) for b in self._padded), max))
+        other = median(self._other) if self._other else 0.0
+        return WindowCost(verify, start, step, draft, other, self.per_ctx)
+
+
+def _interpolate(points: Sequence[tuple[int, float]], x: int) -> float:
+    """Piecewise linear through `points` (sorted by x), constant beyond the first and the last."""
+    i = bisect_left(points, x, key=lambda p: p[0])
+    if i == len(points):
+        return points[-1][1]
+    if i == 0 or points[i][0] == x:
+        return points[i][1]
+    (x0, y0), (x1, y1) = points[i - 1], points[i]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
