@@ -1,0 +1,176 @@
+"""A step-statistics file as windows, in chunks, forgiving: older files, unknown fields, a torn last line, no header."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import msgspec
+
+CHUNK_BYTES = 1 << 17
+
+
+class Line(msgspec.Struct, gc=False):
+    """A window's line with every array filled in; the names are those of the file (design section 8)."""
+
+    step_ms: float
+    kind: str = "unknown"
+    t: float = -1.0
+    group: int = 0
+    slots: int = 0
+    rows: int = 0
+    drafts: int = 0
+    verified: int = -1
+    accepted: int = 0
+    slot: list[int] = []
+    request: list[str] = []
+    prompt: list[int] = []
+    L: list[int] = []
+    keeps: list[int] = []
+    ctx: list[int] = []
+    reason: list[str] = []
+    ms: dict[str, float] = {}
+    bucket: int = 0
+    experts: int | None = None
+    prefix_hit_tokens: int = 0
+    chain_off: str | None = None
+    downgrades: list[str] = []
+    drafted_by: list[int] = []
+    accepted_by: list[int] = []
+
+
+class _Loose(msgspec.Struct):
+    """What an older engine may have written in place of an array."""
+
+    step_ms: float
+    kind: str = "unknown"
+    t: float = -1.0
+    slots: int | list[int] = 0
+    rows: int = 0
+    drafts: int = 0
+    verified: int = -1
+    accepted: int = 0
+    keeps: int | list[int] = 0
+    ctx: int | list[int] = 0
+
+
+class Header(msgspec.Struct):
+    """The first line of a run. `config` holds the settings in force."""
+
+    schema: int
+    model: Any = None
+    profile: Any = None
+    config: dict[str, Any] = {}
+    version: Any = None
+
+
+@dataclass(slots=True)
+class Reader:
+    """Iterates over chunks of windows; afterwards says what kind of file it was.
+
+    `t` of the windows runs on over the headers of resumed runs, and is the sum of step_ms where the file has none.
+    """
+
+    stream: IO[bytes]
+    headers: list[Header] = field(default_factory=list)
+    lines: int = 0
+    bad: list[int] = field(default_factory=list)  # line numbers that are neither a window nor a header (the first 10)
+    bad_lines: int = 0
+    torn: bool = False  # the last line has no end and no sense: a run that was cut off
+    older: int = 0  # windows without the arrays by slot
+    derived: int = 0  # windows whose acceptance by slot was worked out from L and keeps
+    _t: float = 0.0
+    _base: float = 0.0  # where the current run began on the file's time line
+
+    def __iter__(self) -> Iterator[list[Line]]:
+        rest = b""
+        while data := self.stream.read(CHUNK_BYTES):
+            head, newline, tail = data.rpartition(b"\n")
+            if newline:
+                yield self._chunk(rest + head + newline)
+                rest = tail
+            else:
+                rest += tail
+        if rest.strip():
+            before = self.bad_lines
+            windows = self._chunk(rest)
+            if self.bad_lines > before:
+                self.bad_lines, self.torn = before, True
+                self.bad = [n for n in self.bad if n < self.lines]
+            yield windows
+
+    def _chunk(self, data: bytes) -> list[Line]:
+        try:  # all at once; a header, a blank or a bad line among them sends the chunk line by line
+            lines = _windows.decode_lines(data)
+            self.lines += len(lines)
+        except msgspec.MsgspecError:
+            lines = [line for text in data.splitlines() if (line := self._line(text)) is not None]
+        for line in lines:
+            if not len(line.slot) == len(line.L) == len(line.keeps) == len(line.accepted_by) == len(line.ctx):
+                self._fill(line)
+            if line.verified < 0:
+                line.verified = line.drafts
+            self._t = self._t + line.step_ms / 1000 if line.t < 0 else self._base + line.t
+            line.t = self._t
+        return lines
+
+    def _line(self, text: bytes) -> Line | None:
+        self.lines += 1
+        if not text.strip():
+            return None
+        for decode in (_windows.decode, self._header, self._loose):
+            try:
+                return decode(text)
+            except (msgspec.MsgspecError, ValueError):
+                continue
+        self.bad_lines += 1
+        if len(self.bad) < 10:
+            self.bad.append(self.lines)
+        return None
+
+    def _header(self, text: bytes) -> None:
+        self.headers.append(_header.decode(text))
+        self._base = self._t
+
+    def _loose(self, text: bytes) -> Line:
+        loose = _loose.decode(text)
+        keeps = loose.keeps if isinstance(loose.keeps, list) else [loose.keeps]
+        ctx = loose.ctx if isinstance(loose.ctx, list) else [loose.ctx] * len(keeps)
+        slots = len(loose.slots) if isinstance(loose.slots, list) else loose.slots
+        return Line(
+            step_ms=loose.step_ms,
+            kind=loose.kind,
+            t=loose.t,
+            slots=slots,
+            rows=loose.rows,
+            drafts=loose.drafts,
+            verified=loose.verified,
+            accepted=loose.accepted,
+            keeps=keeps,
+            ctx=ctx,
+        )
+
+    def _fill(self, line: Line) -> None:
+        """Complete the arrays by slot of a line that lacks some."""
+        n = len(line.keeps)
+        if len(line.slot) != n:  # the place in the array is all that tells the slots apart
+            line.slot = list(range(n))
+            self.older += 1
+        if len(line.L) != n:
+            line.L = (
+                [1 + line.drafts // n] * n
+                if n and line.slots == n and line.rows == n + line.drafts and line.drafts % n == 0
+                else [0] * n
+            )
+        line.prompt = line.prompt if len(line.prompt) == n else [0] * n
+        line.ctx = line.ctx if len(line.ctx) == n else [0] * n
+        line.reason = line.reason if len(line.reason) == n else ["unknown"] * n
+        line.request = line.request if len(line.request) == n else []
+        if len(line.accepted_by) != n or len(line.drafted_by) != n:
+            line.drafted_by = [max(L - 1, 0) for L in line.L]
+            line.accepted_by = [min(max(k - 1, 0), d) for k, d in zip(line.keeps, line.drafted_by)]
+            self.derived += 1
+
+
+_windows = msgspec.json.Decoder(Line)
+_loose = msgspec.json.Decoder(_Loose)
+_header = msgspec.json.Decoder(Header)

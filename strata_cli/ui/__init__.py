@@ -1,0 +1,1 @@
+"""What people see. Draws; decides nothing about generation."""
