@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from strata_cli.engine.stats import DECODE_KINDS, SlotTally, Tally, slow_slot
+from strata_cli.engine.tally import DECODE_KINDS, SlotTally, Tally, slow_slot
 from strata_cli.engine.types import SpecStats
 from strata_cli.inspect.reader import Line, Reader
 
@@ -191,8 +191,8 @@ def _kinds(tally: Tally) -> dict[str, Any]:
             "tokens": group.tokens,
             "ms": group.ms,
             "ms_mean": group.ms / group.windows,
-            "ms_p50": tally.step_quantile(0.5, lambda k, _, kind=kind: k == kind),
-            "ms_p99": tally.step_quantile(0.99, lambda k, _, kind=kind: k == kind),
+            "ms_p50": group.quantile(0.5),
+            "ms_p99": group.quantile(0.99),
             "phases_ms": dict(tally.phase_ms[kind]),
         }
         for kind, group in tally.by_kind().items()
@@ -253,8 +253,8 @@ def _steps(tally: Tally) -> list[dict[str, Any]]:
             "windows": group.windows,
             "tokens": group.tokens,
             "ms_mean": group.ms / group.windows,
-            "ms_p50": tally.step_quantile(0.5, lambda k, r, key=key: size(k, r) == key),
-            "ms_p90": tally.step_quantile(0.9, lambda k, r, key=key: size(k, r) == key),
+            "ms_p50": group.quantile(0.5),
+            "ms_p90": group.quantile(0.9),
         }
         for key, group in sorted(tally.groups(size).items())
     ]

@@ -76,17 +76,16 @@ def _acceptance(r: Report) -> Iterator[Cause]:
         return
     phases = r["phases_ms"]
     verify = phases["verify"] if phases.get("verify") else r["busy_ms"]
-    per_row = (r["row_cost"] or {}).get("row_ms", verify / rows)
-    lost = (1 - rate) * (phases.get("draft", 0.0) + max(per_row, 0.0) * r["verified"])
+    mean_row_ms = verify / rows
+    row_ms = r["row_cost"]["row_ms"] if r["row_cost"] else mean_row_ms
+    lost = (1 - rate) * (phases.get("draft", 0.0) + min(max(row_ms, 0.0), mean_row_ms) * r["verified"])
     what = f"{1 - rate:.0%} of {r['verified']:,} drafts were rejected ({rate:.0%} accepted)"
     weak = next((p for p in r["positions"] if p["conditional"] is not None and p["conditional"] < 0.5), None)
     spec = r["config"].get("spec")
     if r["config"].get("mtp_varlen") is False:
         hint = "let L adapt: drop --no-mtp-varlen"
     elif weak and weak["position"] > 1:
-        hint = (
-            f"--spec {weak['position'] - 1}: draft {weak['position']} holds in {weak['conditional']:.0%} of its chances"
-        )
+        hint = f"--spec {weak['position'] - 1}: draft {weak['position']} holds {weak['conditional']:.0%} of the time"
     elif weak:
         hint = f"--spec 0 as a comparison: even the first draft holds in {weak['conditional']:.0%} only"
     else:
@@ -104,9 +103,7 @@ def _budget(r: Report) -> Iterator[Cause]:
     config = r["config"]
     now = f"--rows is {config['rows']}" if config.get("rows") else "--rows is not in the file"
     most = config["batch"] * (config["spec"] + 1) if config.get("batch") and config.get("spec") else None
-    what = (
-        f"the row budget cut {cut / slot_windows:.0%} of the slots' windows; one more row in each: {gain:+.0%} tokens"
-    )
+    what = f"the row budget cut {cut / slot_windows:.0%} of the slots' windows; one row more: {gain:+.0%} tokens"
     yield Cause("row budget", gain, what, f"--rows {most} ({now})" if most else f"more --rows ({now})")
 
 
@@ -159,9 +156,7 @@ def _sat_out(r: Report) -> Iterator[Cause]:
     out, all_windows = r["L"].get("0", 0), sum(r["L"].values())
     if out:
         what = f"slots sat out {out / all_windows:.0%} of their windows"
-        yield Cause(
-            "sitting out", out / all_windows, what, "--rows at least --batch, or a smaller --ctx for more pages"
-        )
+        yield Cause("sitting out", out / all_windows, what, "--rows at least --batch, or a smaller --ctx")
 
 
 def _padding(r: Report) -> Iterator[Cause]:

@@ -52,7 +52,7 @@ def stacked(parts: Sequence[tuple[str, float]], width: int, *, ascii: bool = Fal
 
 
 def line_plot(xs: Sequence[float], ys: Sequence[float], *, width: int, height: int, ascii: bool = False) -> list[str]:
-    """y over x as `height` lines of text and an axis; the y scale starts at 0. Uses plotext (6 or later) if installed."""
+    """y over x as `height` lines of text and an axis, y from 0. Uses plotext (6 or later) where it is installed."""
     if not xs:
         return []
     return (None if ascii else _plotext(xs, ys, width, height)) or _columns(xs, ys, width, height, ascii)
