@@ -1,0 +1,1 @@
+"""What several tests need: random checkpoints and the reference models that read them."""
