@@ -1,8 +1,8 @@
-"""Random small qwen3_5_moe checkpoints with an MTP head, a tokenizer for them, and the reference models that read them.
+"""Random small qwen3_5_moe checkpoints with an MTP head, a tokenizer for them, and reference models that read them.
 
-Names and shapes come from transformers' own modules, quantized tensors from compressed-tensors' own functions: nothing here
-imports the code under test. Every checkpoint carries a twin under `reference/` with the same values (after rounding to the
-stored dtype or dequantizing) as plain float32 tensors, which is what `reference_model` loads.
+Names and shapes come from transformers' own modules, quantized tensors from compressed-tensors' own functions: nothing
+here imports the code under test. Every checkpoint carries a twin under `reference/` with the same values (after rounding
+to the stored dtype or dequantizing) as plain float32 tensors, which is what `reference_model` loads.
 """
 
 import json
@@ -21,11 +21,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 from transformers.modeling_layers import MtpModel
 
-# Shapes that differ in every ratio a model has; a test takes one by name. The last layer is full attention in all of them:
-# MtpModel takes the class of its norms from there.
+# Shapes that differ in every ratio a model has; a test takes one by name. The last layer is full attention in all of
+# them: MtpModel takes the class of its norms from there.
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "dense-attention": {  # attention every second layer, three query heads a group, v heads thrice the k heads, odd sizes
+    "dense-attention": {  # attention every second layer, three query heads a group, three v heads a k head, odd sizes
         "full_attention_interval": 2,
         "hidden_size": 48,
         "num_attention_heads": 6,
@@ -42,6 +42,13 @@ SHAPES: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 24,
         "shared_expert_intermediate_size": 40,
         "vocab_size": 131,
+    },
+    "wide": {  # whole groups of 128
+        "hidden_size": 128,
+        "moe_intermediate_size": 128,
+        "shared_expert_intermediate_size": 256,
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 8,
     },
     "one-of-each": {  # heads not shared between groups, every expert taken, tied embedding
         "full_attention_interval": 2,
@@ -83,8 +90,8 @@ SIZES: dict[str, Any] = {
     "pad_token_id": 0,
 }
 
-# The projections into the residual stream: quieter, so that the last token's embedding is still heard at the end and a head can
-# guess what follows it, loud enough that every layer decides tokens.
+# The projections into the residual stream: quieter, so that the last token's embedding is still heard at the end and a
+# head can guess what follows it, loud enough that every layer decides tokens.
 OUTPUT = re.compile(r"(o_proj|out_proj|down_proj)(\.weight)?$")
 OUTPUT_GAIN = 0.3
 
@@ -115,8 +122,8 @@ def make_tiny(
         shape: a key of SHAPES; `overrides` are config fields that stand over it (and over SIZES).
         mtp: with the `mtp.*` tensors.
         layout: experts "stacked" (one 3-D tensor) or "split" (a matrix an expert). Quantized tensors are always split.
-        prefix: of the main model's tensors, `lm_head` excepted: "model.", "model.language_model." (with a nested text_config and vision
-            tensors), "language_model.model.", "". MTP tensors take the part of it that is not "model.".
+        prefix: of the main model's tensors: "model.", "model.language_model." (with a nested text_config and vision
+            tensors), "language_model.model." (`language_model.` before lm_head and mtp too), "".
         dtype: of every tensor on disk: "float32", "bfloat16", "float16".
         shards: files; more than one are listed in an index.
         quant: "int4-g32", "int8-g128", "int4-channel", each also with "-asym" behind it, or None. Matrices whose
@@ -132,10 +139,9 @@ def make_tiny(
     if config.tie_word_embeddings:
         main["model.embed_tokens.weight"] = main["lm_head.weight"]
         main["model.norm.weight"][::2] -= 2  # flips signs: a token would be its own likeliest successor
-    head = (
-        {name: _random(name, size, generator).to(stored) for name, size in _mtp_shapes(config).items()} if mtp else {}
-    )
+    head: dict[str, Tensor] = {}
     if mtp:
+        head = {name: _random(name, size, generator).to(stored) for name, size in _mtp_shapes(config).items()}
         _make_agree(head, main, agree)
     if config.tie_word_embeddings:
         main.pop("lm_head.weight")
@@ -153,11 +159,7 @@ def make_tiny(
         tensors["model.visual.blocks.0.norm1.weight"] = torch.ones(8, dtype=stored)
     document = config.to_dict()
     if quant:
-        document["quantization_config"] = {
-            "quant_method": "compressed-tensors",
-            "format": "pack-quantized",
-            "ignore": [],
-        }
+        document["quantization_config"] = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
     _write(directory, document, tensors, shards, nested)
     _write(directory / "reference", config.to_dict(), reference, 1, nested=False)
     return directory
@@ -171,8 +173,8 @@ def reference_model(directory: Path) -> Any:
 def reference_mtp(model: Any) -> MtpModel:
     """transformers' MtpModel with the head of the checkpoint that `model` (of `reference_model`) came from.
 
-    Drafting: `forward_layer(0, hidden, position_ids, MtpCache(config=model.config.get_mtp_config()), input_ids=...)` gives
-    the hidden rows after the head's norm, `shared_head` their logits.
+    Drafting: `forward_layer(0, hidden, position_ids, MtpCache(config=model.config.get_mtp_config()), input_ids=...)`
+    gives the hidden rows after the head's norm, `shared_head` their logits.
     """
     model.config.num_mtp_layers = 1
     model.config.mtp_layer_types = ["full_attention"]
@@ -197,9 +199,8 @@ def make_tokenizer(directory: Path, *, size: int = 300) -> Path:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(
-        ["the quick brown fox and the lazy dog sat on the mat, then it rained all day"] * 3, trainer
-    )
+    text = "the quick brown fox and the lazy dog sat on the mat, then it rained all day"
+    tokenizer.train_from_iterator([text] * 3, trainer)
     tokenizer.save(str(directory / "tokenizer.json"))
     _dump(
         directory / "tokenizer_config.json",
@@ -220,7 +221,7 @@ def _config(fields: dict[str, Any]) -> Qwen3_5MoeTextConfig:
         "rope_theta": fields.pop("rope_theta", 1e4),
         "partial_rotary_factor": fields.pop("partial_rotary_factor", 0.25),
     }
-    config = Qwen3_5MoeTextConfig(rope_parameters=rope, mtp_num_hidden_layers=1, **fields)
+    config = Qwen3_5MoeTextConfig(rope_parameters=rope, **fields, **{"mtp_num_hidden_layers": 1})
     config.architectures = ["Qwen3_5MoeForCausalLM"]
     return config
 
@@ -296,7 +297,7 @@ def _quantized(name: str, weight: Tensor, quant: str) -> tuple[dict[str, Tensor]
     experts = list(values.values())
     if name.endswith("gate_up_proj"):
         n = len(experts) // 2
-        experts = [torch.cat(pair) for pair in zip(experts[:n], experts[n:])]
+        experts = [torch.cat(pair) for pair in zip(experts[:n], experts[n:], strict=True)]
     return tensors, torch.stack(experts)
 
 
@@ -328,11 +329,9 @@ def compress(matrix: Tensor, quant: str) -> tuple[dict[str, Tensor], Tensor]:
 
 
 def _prefixed(name: str, prefix: str) -> str:
-    if name.startswith("lm_head."):
-        return prefix.removesuffix("model.") + name if prefix.startswith("language_model.") else name
-    if name.startswith("mtp."):
-        return prefix.removesuffix("model.") + name if prefix.startswith("language_model.") else name
-    return prefix + name.removeprefix("model.")
+    if name.startswith("model."):
+        return prefix + name.removeprefix("model.")
+    return "language_model." + name if prefix.startswith("language_model.") else name
 
 
 def _write(directory: Path, config: dict[str, Any], tensors: dict[str, Tensor], shards: int, nested: bool) -> None:
