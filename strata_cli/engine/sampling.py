@@ -5,15 +5,16 @@ parameters and the seed alone. The drafter draws with the same noise and so gues
 Order of the processors: as transformers has them; bias after the penalties.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from strata_kernels.sampling import PURPOSES, gumbel
 from torch import Tensor
 
 from strata_cli.config import SamplingParams
+from strata_kernels.sampling import PURPOSES, gumbel
 
 LANES = 32  # candidates are padded to whole vectors: a vector and its scalar tail round logarithms differently
 
@@ -65,7 +66,9 @@ def penalize(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
         counted, known = torch.stack(counts), torch.stack(seen)
 
         def column(name: str) -> Tensor:
-            return torch.tensor([[getattr(draws[i].params, name)] for i in rows], dtype=torch.float32, device=logits.device)
+            return torch.tensor(
+                [[getattr(draws[i].params, name)] for i in rows], dtype=torch.float32, device=logits.device
+            )
 
         x, repetition = logits[rows], column("repetition_penalty")
         x = torch.where(known, torch.where(x < 0, x * repetition, x / repetition), x)
@@ -78,7 +81,7 @@ def penalize(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 
 def candidates(logits: Tensor, params: Sequence[SamplingParams]) -> Candidates:
-    """Temperature, top-k, top-p and min-p of rows that share one top_k. logits [n, V] -> candidates, whole lanes wide."""
+    """Temperature, top-k, top-p and min-p of rows of one group. logits [n, V] -> candidates, whole lanes wide."""
     top_k = params[0].top_k
     vocab = logits.shape[1]
 
@@ -86,7 +89,7 @@ def candidates(logits: Tensor, params: Sequence[SamplingParams]) -> Candidates:
         return torch.tensor([[getattr(p, name)] for p in params], dtype=torch.float32, device=logits.device)
 
     scores = logits / column("temperature")
-    cut = any(p.top_p < 1 for p in params)
+    cut = params[0].top_p < 1
     if 0 < top_k < vocab:
         scores, ids = scores.topk(top_k, -1)
     elif cut:
@@ -98,14 +101,14 @@ def candidates(logits: Tensor, params: Sequence[SamplingParams]) -> Candidates:
     if cut:
         p = scores.softmax(-1)
         before = p.cumsum(-1) - p  # mass of the more probable ones
-        top_p = column("top_p")
-        out = (before >= top_p) & (top_p < 1)
+        out = before >= column("top_p")
         out[:, 0] = False
         scores = scores.masked_fill(out, -torch.inf)
     if any(p.min_p > 0 for p in params):
         # p < min_p * max p, without the sum that both sides share
-        floor = scores.amax(-1, keepdim=True) + column("min_p").clamp_min(1e-38).log()
-        scores = scores.masked_fill((scores < floor) & (column("min_p") > 0), -torch.inf)
+        depth = [[math.log(p.min_p) if p.min_p else -math.inf] for p in params]
+        floor = scores.amax(-1, keepdim=True) + torch.tensor(depth, device=logits.device)
+        scores = scores.masked_fill(scores < floor, -torch.inf)
     return Candidates(ids, scores)
 
 
@@ -138,11 +141,11 @@ def sample(logits: Tensor, draws: Sequence[Draw], purpose: str = "coupled") -> t
 
 
 def groups(draws: Sequence[Draw]) -> list[list[int]]:
-    """Indices of the sampled rows, by top_k: equal shapes, so that a row's bits do not depend on its neighbours' settings."""
-    found: dict[int, list[int]] = {}
+    """Indices of the sampled rows, by top_k and use of top_p: a row's bits must not depend on its neighbours' settings."""
+    found: dict[tuple[int, bool], list[int]] = {}
     for i, d in enumerate(draws):
         if d.params.temperature > 0:
-            found.setdefault(d.params.top_k, []).append(i)
+            found.setdefault((d.params.top_k, d.params.top_p < 1), []).append(i)
     return list(found.values())
 
 

@@ -22,12 +22,16 @@ class TokenWatch(Protocol):
 
 @dataclass(slots=True)
 class Request:
-    """One prompt with its sampling parameters. `prompt` holds token ids; `watch` may end it on a stop string."""
+    """One prompt with its sampling parameters. `prompt` holds token ids; `watch` may end it on a stop string.
+
+    `turn`: where in the prompt the newest turn begins, a place that a later prompt is likely to share.
+    """
 
     id: str
     prompt: list[int]
     params: SamplingParams
     watch: TokenWatch | None = None
+    turn: int | None = None
 
     def __post_init__(self) -> None:
         assert self.prompt, "a request has at least one prompt token"
@@ -58,7 +62,11 @@ class SpecStats:
         self.verified += verified
         self.accepted += accepted
         self.keeps += keeps
-        for counts, n in ((self.verified_at, verified), (self.reached_at, min(accepted + 1, verified)), (self.accepted_at, accepted)):
+        for counts, n in (
+            (self.verified_at, verified),
+            (self.reached_at, min(accepted + 1, verified)),
+            (self.accepted_at, accepted),
+        ):
             counts.extend([0] * (verified - len(counts)))
             for j in range(n):
                 counts[j] += 1

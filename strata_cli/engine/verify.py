@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import torch
-from strata_kernels.sampling import PURPOSES, uniform
 from torch import Tensor
 
 from strata_cli.engine.sampling import Candidates, Draw, noisy, signed
+from strata_kernels.sampling import PURPOSES, uniform
 
 
 def accept_coupled(drafts: Sequence[int], targets: Sequence[int]) -> list[int]:

@@ -1,13 +1,13 @@
 """The main model: embedding, hybrid layers, final norm; and the output head it shares with the MTP head."""
 
 import torch
-from strata_kernels.linear import linear
-from strata_kernels.norm import rms_norm
 from torch import Tensor
 
 from strata_cli.model.config import ModelConfig
 from strata_cli.model.layers import KV, DecoderLayer, Recurrent, Rope, Weights, under
 from strata_cli.model.rows import Rows
+from strata_kernels.linear import linear
+from strata_kernels.norm import rms_norm
 
 
 class Decoder:

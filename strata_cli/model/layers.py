@@ -7,15 +7,15 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+
+from strata_cli.model.config import ModelConfig
+from strata_cli.model.rows import Rows, TimePlan
 from strata_kernels.attention import paged_attention, rope
 from strata_kernels.gated_delta import gated_delta
 from strata_kernels.linear import linear
 from strata_kernels.moe_gemm import experts_grouped, route
 from strata_kernels.norm import l2_norm, rms_norm
-from torch import Tensor
-
-from strata_cli.model.config import ModelConfig
-from strata_cli.model.rows import Rows, TimePlan
 
 Weights = dict[str, Tensor]
 LANES = 32  # narrow projections are this wide at least: vector lanes and scalar tails round differently
@@ -41,6 +41,7 @@ class Recurrent(Protocol):
 
     def replay(self, layer: int, slots: list[int]) -> None: ...
     def hold(self, layer: int, plan: TimePlan, **inputs: Tensor) -> None: ...
+    def capture(self, layer: int, slot: int, after: int, state: Tensor, conv: Tensor) -> None: ...
 
 
 def fuse(*weights: Tensor) -> Tensor:
@@ -59,7 +60,9 @@ class Attention:
         self.w_out = w["o_proj.weight"].t().contiguous()
         self.q_norm, self.k_norm = 1 + w["q_norm.weight"].float(), 1 + w["k_norm.weight"].float()
 
-    def __call__(self, x: Tensor, rows: Rows, angles: tuple[Tensor, Tensor], kv: KV, layer: int, first_key: int = 0) -> Tensor:
+    def __call__(
+        self, x: Tensor, rows: Rows, angles: tuple[Tensor, Tensor], kv: KV, layer: int, first_key: int = 0
+    ) -> Tensor:
         h, g, d = self.heads, self.groups, self.dim
         proj = linear(x, self.w_in)
         qg = proj[:, : 2 * h * d].view(-1, h, 2 * d)  # per head: query, gate
@@ -68,8 +71,10 @@ class Attention:
         q = rope(rms_norm(qg[..., :d], self.q_norm, self.eps), *angles)
         k = rope(rms_norm(k, self.k_norm, self.eps), *angles)
         kv.write(layer, rows.write_at, k[: rows.count], v[: rows.count])
-        out = paged_attention(q[rows.tile_rows], kv.k[layer], kv.v[layer], rows.tables, rows.limits, rows.splits, first_key)
-        out = out.view(-1, h, d)[rows.tile_of] * torch.sigmoid(qg[..., d:])
+        out = paged_attention(
+            q[rows.tile_rows], kv.k[layer], kv.v[layer], rows.tables, rows.limits, rows.splits, first_key
+        )
+        out = out.reshape(-1, h, d)[rows.tile_of] * torch.sigmoid(qg[..., d:])
         return linear(out.reshape(-1, h * d), self.w_out)
 
 
@@ -111,19 +116,28 @@ class GatedDeltaNet:
 
         at, ratio = plan.row_at, cache.ratio
         state = cache.state[layer, plan.slot_ids]  # a working copy: drafts may yet be rejected
-        out = gated_delta(
-            state, q[at].repeat_interleave(ratio, 2), k[at].repeat_interleave(ratio, 2), v[at], beta[at], decay[at], plan.active
-        )
-        assert out is not None
+        inputs = (q[at].repeat_interleave(ratio, 2), k[at].repeat_interleave(ratio, 2), v[at], beta[at], decay[at])
+        parts, done = [], 0
+        for after, s in [*plan.captures, (len(plan.active), None)]:
+            if after > done:
+                parts.append(gated_delta(state, *(t[done:after] for t in inputs), plan.active[done:after]))
+                done = after
+            if s is not None:
+                cache.capture(layer, plan.slots[s], after, state[s], self._tail(context, columns, plan, s, after))
         cache.steps += sum(plan.lengths)
-        for s, (slot, n, certain) in enumerate(zip(plan.slots, plan.lengths, plan.prompt)):
+        for s, (slot, n, certain) in enumerate(zip(plan.slots, plan.lengths, plan.certain)):
             if certain:
                 cache.state[layer, slot] = state[s]
-                tail = torch.cat((context[s], columns[plan.row_at[:n, s]][1 - self.kernel :]))
-                cache.conv[layer, slot] = tail[1 - self.kernel :]
+                cache.conv[layer, slot] = self._tail(context, columns, plan, s, n)
+        out = torch.cat(parts) if len(parts) > 1 else parts[0]
         y = out.flatten(0, 1)[plan.time_of]
         y = rms_norm(y, self.norm, self.eps) * F.silu(z.reshape(-1, self.heads, self.v_dim).float())
         return linear(y.reshape(-1, heads).to(x.dtype), self.w_out)
+
+    def _tail(self, context: Tensor, columns: Tensor, plan: TimePlan, s: int, rows: int) -> Tensor:
+        """Convolution columns of segment `s` after its first `rows` rows, [kernel - 1, C]."""
+        width = self.kernel - 1
+        return torch.cat((context[s], columns[plan.row_at[max(0, rows - width) : rows, s]]))[-width:]
 
 
 class Experts:
@@ -155,7 +169,9 @@ class Experts:
         weights, experts = route(logits, self.k, self.normalize)
         hidden = F.silu(proj[:, :width]) * proj[:, width : 2 * width]
         if not self.whole:
-            return experts_grouped(x, weights, experts, self.gate_up, self.down, rows) + linear(hidden * shared, self.w_down)
+            return experts_grouped(x, weights, experts, self.gate_up, self.down, rows) + linear(
+                hidden * shared, self.w_down
+            )
         # One product over all experts: an unrouted expert's rows are weighted 0, the order of the sum never changes.
         routed = hidden[:, : self.count * self.inner].view(-1, self.count, self.inner)
         share = torch.zeros_like(logits).scatter_(1, experts, weights.to(logits.dtype))
@@ -185,7 +201,9 @@ class DecoderLayer:
     ) -> Tensor:
         """An attention layer; `layer` counts the attention layers of the cache."""
         assert self.attention is not None
-        return self._mix(x, self.attention(rms_norm(x, self.norm_in, self.eps), rows, angles, kv, layer, first_key), rows)
+        return self._mix(
+            x, self.attention(rms_norm(x, self.norm_in, self.eps), rows, angles, kv, layer, first_key), rows
+        )
 
     def recur(self, x: Tensor, rows: Rows, plan: TimePlan, cache: Recurrent, layer: int) -> Tensor:
         """A GatedDeltaNet layer; `layer` counts the recurrent layers of the cache."""

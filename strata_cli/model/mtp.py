@@ -1,13 +1,13 @@
 """The MTP head: (hidden row, next token) -> hidden row, whose logits guess the token after the next one."""
 
 import torch
-from strata_kernels.linear import linear
-from strata_kernels.norm import rms_norm
 from torch import Tensor
 
 from strata_cli.model.config import ModelConfig
 from strata_cli.model.layers import KV, DecoderLayer, Rope, Weights, under
 from strata_cli.model.rows import Rows
+from strata_kernels.linear import linear
+from strata_kernels.norm import rms_norm
 
 
 class MtpHead:

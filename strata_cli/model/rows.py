@@ -5,22 +5,25 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from strata_kernels.attention import KV_SPLIT_PAGES, QUERY_TILE
 from strata_kernels.linear import padded_rows
-from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Consecutive rows of one slot: `tokens[i]` stands at position `position + i`.
 
-    `prompt` rows are certain, so recurrent state moves past them; decode rows wait for the verdict of the window.
+    Recurrent state moves past `certain` rows (prompts) at once; the others wait for the verdict of the window.
+    `capture`: numbers of rows after which the recurrent state is copied for the prefix cache, rising.
     """
 
     slot: int
     position: int
     tokens: Sequence[int]
-    prompt: bool = False
+    certain: bool = False
+    capture: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +31,15 @@ class TimePlan:
     """Rows ordered for the recurrence: step t of the s-th longest segment. Index tensors are int64.
 
     `row_at` [T, n] row of step t, segment s; `time_of` [R] its inverse, flat; `taps` [R, kernel] where the causal convolution
-    finds its columns in (context of all segments, then rows); `held_*`: decode rows that wait for commit; `lengths` by segment.
+    finds its columns in (context of all segments, then rows); `held_*`: decode rows that wait for commit; `lengths` by segment; `captures`:
+    (step, segment) pairs after which the state is copied, in order of steps.
     """
 
     slots: list[int]
     lengths: list[int]
-    prompt: list[bool]
+    certain: list[bool]
     active: list[int]
+    captures: list[tuple[int, int]]
     slot_ids: Tensor
     row_at: Tensor
     time_of: Tensor
@@ -74,7 +79,10 @@ class Rows:
         starts = [0, *np.cumsum(lengths[:-1]).tolist()]
         tokens, positions = np.zeros(padded, np.int64), np.zeros(padded, np.int64)
         tiles = [-(-n // QUERY_TILE) for n in lengths]
-        tile_rows, limits = np.zeros((sum(tiles), QUERY_TILE), np.int64), np.full((sum(tiles), QUERY_TILE), -1, np.int64)
+        tile_rows, limits = (
+            np.zeros((sum(tiles), QUERY_TILE), np.int64),
+            np.full((sum(tiles), QUERY_TILE), -1, np.int64),
+        )
         tile_of = np.zeros(padded, np.int64)
         first = 0
         for segment, n, start, many in zip(segments, lengths, starts, tiles):
@@ -117,7 +125,7 @@ class Rows:
             taps[start : start + lengths[s]] = np.where(
                 column < context, s * context + column, many * context + start + column - context
             )
-            if not segments[s].prompt:
+            if not segments[s].certain:
                 held.append((start + place, segments[s].slot, place))
         device = self.tokens.device
 
@@ -128,8 +136,9 @@ class Rows:
         return TimePlan(
             slots=slots,
             lengths=lengths,
-            prompt=[s.prompt for s in segments],
+            certain=[s.certain for s in segments],
             active=[sum(n > t for n in lengths) for t in range(steps)],
+            captures=sorted((after, s) for s, segment in enumerate(segments) for after in segment.capture),
             slot_ids=torch.tensor(slots, device=device),
             row_at=torch.from_numpy(row_at).to(device),
             time_of=torch.from_numpy(time_of).to(device),

@@ -35,7 +35,12 @@ def paged_attention(
     page, groups = k_pages.shape[1], k_pages.shape[2]
     span, ratio = KV_SPLIT_PAGES * page, heads // groups
     # Rows and the query heads of one kv head share a product: [T * G, ratio * rows, D].
-    queries = (q.float() * dim**-0.5).view(tiles, rows, groups, ratio, dim).permute(0, 2, 3, 1, 4).reshape(tiles * groups, -1, dim)
+    queries = (
+        (q.float() * dim**-0.5)
+        .view(tiles, rows, groups, ratio, dim)
+        .permute(0, 2, 3, 1, 4)
+        .reshape(tiles * groups, -1, dim)
+    )
     limit = limits.view(tiles, 1, 1, rows, 1).expand(-1, groups, ratio, -1, -1).reshape(tiles * groups, -1, 1)
     keys = torch.arange(span, device=q.device)
     top = total = out = None
@@ -60,4 +65,5 @@ def paged_attention(
             weights = (scores - best).exp_()
             total, out, top = total * fade + weights.sum(-1, keepdim=True), out * fade + torch.bmm(weights, v), best
     assert out is not None, "at least one split"
-    return (out / total).view(tiles, groups, ratio, rows, dim).permute(0, 3, 1, 2, 4).reshape(tiles, rows, heads, dim).to(q.dtype)
+    out = (out / total).view(tiles, groups, ratio, rows, dim).permute(0, 3, 1, 2, 4)
+    return out.reshape(tiles, rows, heads, dim).to(q.dtype)

@@ -1,6 +1,5 @@
 """Routing, and two ways through the experts: all of them in one product, or each with its own rows (the specification)."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 

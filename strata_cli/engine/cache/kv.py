@@ -13,7 +13,9 @@ SPLIT = 4  # tables are read in groups of this many pages
 class KVCache:
     """k, v [layers, pages, PAGE_TOKENS, G, D]. Page 0 belongs to nobody: padding reads it."""
 
-    def __init__(self, config: ModelConfig, slots: int, pages: int, ctx: int, mtp: bool, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self, config: ModelConfig, slots: int, pages: int, ctx: int, mtp: bool, dtype: torch.dtype, device: torch.device
+    ):
         self.layers = config.layer_types.count("full_attention") + mtp
         shape = (self.layers, pages, PAGE_TOKENS, config.num_key_value_heads, config.head_dim)
         self.k = torch.zeros(shape, dtype=dtype, device=device)

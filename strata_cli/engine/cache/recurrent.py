@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from strata_kernels.gated_delta import gated_delta
 from torch import Tensor
 
 from strata_cli.model.config import ModelConfig
 from strata_cli.model.rows import TimePlan
+from strata_kernels.gated_delta import gated_delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class RecurrentCache:
             "conv": zeros(rows, channels),
         }
         self.pending = [[0] * slots for _ in range(layers)]
+        self.captured: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
         self.ratio = heads // keys
         self.steps = 0
 
@@ -67,7 +68,9 @@ class RecurrentCache:
             return
         lengths = [self.pending[layer][s] for s in waiting]
         steps, ids = lengths[0], torch.tensor(waiting, device=self.state.device)
-        k, v, beta, decay = (self.held[name][layer, ids, :steps].transpose(0, 1) for name in ("k", "v", "beta", "decay"))
+        k, v, beta, decay = (
+            self.held[name][layer, ids, :steps].transpose(0, 1) for name in ("k", "v", "beta", "decay")
+        )
         state = self.state[layer, ids]
         active = [sum(n > t for n in lengths) for t in range(steps)]
         gated_delta(state, None, k.repeat_interleave(self.ratio, 2), v, beta, decay, active)
@@ -85,6 +88,19 @@ class RecurrentCache:
         if len(plan.held_rows):
             for name, values in inputs.items():
                 self.held[name][layer, plan.held_slots, plan.held_offsets] = values[plan.held_rows].float()
+
+    def capture(self, layer: int, slot: int, after: int, state: Tensor, conv: Tensor) -> None:
+        """Copy a layer's state after `after` rows of the slot's segment; layers come in order."""
+        copies = self.captured.setdefault((slot, after), [])
+        del copies[layer:]  # of a window that failed half way
+        copies.append((state.clone(), conv.clone()))
+
+    def taken(self, slot: int, after: int) -> RecurrentSnapshot:
+        """The captured state of all layers, handed over."""
+        copies = self.captured.pop((slot, after), [])
+        if not copies:  # a model without recurrent layers
+            return RecurrentSnapshot(self.state[:, slot].clone(), self.conv[:, slot].clone())
+        return RecurrentSnapshot(torch.stack([s for s, _ in copies]), torch.stack([c for _, c in copies]))
 
     def commit(self, slot: int, keeps: int) -> None:
         """Of the slot's held rows the first `keeps` hold; they enter the state when it is read next."""

@@ -1,0 +1,99 @@
+"""Chained drafts by the model's own MTP head.
+
+The head lags the main model: hidden rows of committed tokens wait per slot until it has seen them. Before a slot drafts, one
+batched pass catches up with the true hidden rows; its last row gives the first draft; then the head runs on its own output.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from strata_cli.engine.drafters import KeepDrafting, Proposal, Seen, Wish
+from strata_cli.engine.runner import Runner
+from strata_cli.engine.sampling import distribution, sample
+from strata_cli.model.rows import Segment
+
+RING_ROWS = 32  # waiting hidden rows of a slot that does not draft; beyond it they are caught up with the next chain
+
+
+class MtpDrafter:
+    """`rejection`: draw with the drafter's own noise and keep its distributions, for rejection sampling."""
+
+    def __init__(self, runner: Runner, slots: int, rejection: bool):
+        self.runner, self.rejection = runner, rejection
+        self.waiting: list[list[Tensor]] = [
+            [] for _ in range(slots)
+        ]  # hidden rows [n, D] up to the slot's last cached token
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        """Keep committed rows until the head needs them. Prompt rows, and rows beyond the ring, go through it now in one pass, all
+        but each slot's last, which waits for the token after it."""
+        segments: list[Segment] = []
+        hidden: list[Tensor] = []
+        for rows in seen:
+            self.waiting[rows.slot].append(rows.hidden.clone())
+            if rows.prompt or sum(map(len, self.waiting[rows.slot])) > RING_ROWS:
+                self._take(rows.slot, rows.tokens, 1, segments, hidden)
+        if segments:
+            self.runner.head_forward(segments, torch.cat(hidden))
+
+    def start(self, slot: int, hidden: Tensor | None) -> None:
+        """Nothing waits for the slot but the pending hidden row of its prefix."""
+        self.waiting[slot] = [] if hidden is None else [hidden]
+
+    def _take(
+        self, slot: int, tokens: Sequence[int], leave: int, segments: list[Segment], hidden: list[Tensor]
+    ) -> None:
+        """Move the slot's waiting rows but the last `leave` into a pass of the head: row i beside token i + 1, at i + 1."""
+        rows = torch.cat(self.waiting[slot])
+        n = len(rows) - leave
+        if n > 0:
+            first = self.runner.cache.lengths[slot] - len(rows) + 1
+            segments.append(Segment(slot, first, tokens[first : first + n]))
+            hidden.append(rows[:n])
+            self.waiting[slot] = [rows[n:]] if leave else []
+
+    def propose(self, wishes: Sequence[Wish], keep: KeepDrafting) -> dict[int, Proposal]:
+        """Draft for all wishes together; each slot for its own number of steps, or fewer when `keep` says so."""
+        proposals = {w.slot: Proposal() for w in wishes}
+        segments: list[Segment] = []
+        caught_up: list[Tensor] = []
+        for wish in wishes:
+            self._take(wish.slot, wish.tokens, 0, segments, caught_up)
+        rows, hidden = self.runner.head_forward(segments, torch.cat(caught_up))
+        last = [start + len(s.tokens) - 1 for start, s in zip(rows.starts, segments)]
+        drafting = list(wishes)
+        while True:
+            logits = self.runner.logits(hidden, last)
+            going = self._draw(drafting, logits, proposals, keep)
+            if not going:
+                return proposals
+            hidden = hidden[[last[i] for i in going]]
+            drafting = [drafting[i] for i in going]
+            segments = []
+            for wish in drafting:
+                drafts = proposals[wish.slot].tokens
+                segments.append(Segment(wish.slot, len(wish.tokens) + len(drafts) - 1, drafts[-1:]))
+            rows, hidden = self.runner.head_forward(segments, hidden)
+            last = list(range(len(drafting)))
+
+    def _draw(
+        self, drafting: Sequence[Wish], logits: Tensor, proposals: dict[int, Proposal], keep: KeepDrafting
+    ) -> list[int]:
+        """Add each slot's next draft; returns the indices of those that go on."""
+        draws = [w.draw(len(w.tokens) + len(proposals[w.slot].tokens), proposals[w.slot].tokens) for w in drafting]
+        tokens, probabilities = sample(logits, draws, "draft" if self.rejection else "coupled")
+        whole = distribution(logits, draws) if self.rejection else None
+        going = []
+        for i, (wish, token, p) in enumerate(zip(drafting, tokens.tolist(), probabilities.tolist())):
+            proposal = proposals[wish.slot]
+            if not keep(wish.slot, len(proposal.tokens), p):
+                continue
+            proposal.tokens.append(token)
+            proposal.probabilities.append(p)
+            if whole is not None:
+                proposal.distributions.append(whole[i])
+            if len(proposal.tokens) < wish.depth:
+                going.append(i)
+        return going
