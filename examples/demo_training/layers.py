@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+BLOCK = 64  # tokens per expert are rounded up to a multiple of this
 RESET = -30.0  # log decay that empties the recurrent state at the first token of a document
 
 
@@ -288,6 +289,12 @@ class Attention(nn.Module):
         return self.finish(out, gate)
 
 
+def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up for the two halves of the last axis."""
+    gate, up = gate_up.chunk(2, -1)
+    return F.silu(gate) * up
+
+
 class SharedExpert(nn.Module):
     """SwiGLU."""
 
@@ -298,7 +305,7 @@ class SharedExpert(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [N, D] to [N, D]."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(swiglu(torch.cat((self.gate_proj(x), self.up_proj(x)), -1)))
 
 
 class Experts(nn.Module):
@@ -334,13 +341,15 @@ class MixtureOfExperts(nn.Module):
         chosen = chosen.reshape(-1)
         order = chosen.argsort()
         counts = torch.bincount(chosen, minlength=c.num_experts)
-        rows = order // c.experts_per_token
+        rows, expert = order // c.experts_per_token, chosen[order]
+        # every expert gets a block of one round size: few distinct shapes, so the library compiles its kernels once
+        size = -(-int(counts.max()) // BLOCK) * BLOCK
+        place = expert * size + torch.arange(len(order)) - (counts.cumsum(0) - counts)[expert]
         low = x.to(torch.bfloat16) if torch.is_autocast_enabled("cpu") else x
-        out = []
-        for i, part in enumerate(low.index_select(0, rows).split(counts.tolist())):
-            gate, up = F.linear(part, self.experts.gate_up_proj[i]).chunk(2, -1)
-            out.append(F.linear(F.silu(gate) * up, self.experts.down_proj[i]))
-        routed = torch.cat(out).float() * weights.reshape(-1).index_select(0, order).unsqueeze(-1)
+        blocks = low.new_zeros(c.num_experts * size, shape[-1]).index_copy(0, place, low.index_select(0, rows))
+        gate_up = torch.bmm(blocks.view(c.num_experts, size, -1), self.experts.gate_up_proj.mT)
+        out = torch.bmm(swiglu(gate_up), self.experts.down_proj.mT).view(-1, shape[-1])
+        routed = out.index_select(0, place).float() * weights.reshape(-1).index_select(0, order).unsqueeze(-1)
         self.balance = c.num_experts * (probabilities.mean(0) * (counts / chosen.numel())).sum()
         shared = self.shared_expert_gate(x).float().sigmoid() * self.shared_expert(low).float()
         return shared.index_add(0, rows, routed).view(shape)
