@@ -53,8 +53,10 @@ def build_engine(
 ) -> Engine:
     """Load the checkpoint in `directory` and put an engine around it.
 
-    eos: token ids that end a request. vocab: real token ids (the tokenizer's), where the embedding is padded beyond them.
-    Raises UsageError for settings that the checkpoint or the machine cannot honour, StrataError for a broken checkpoint.
+    eos: token ids that end a request. vocab: real token ids (the tokenizer's), where the embedding is padded beyond
+    them.
+    Raises UsageError for settings that the checkpoint or the machine cannot honour, StrataError for a broken
+    checkpoint.
     """
     settle_threads()
     device = pick_device(config.device)
@@ -82,7 +84,8 @@ def assemble(
     vocab: int | None = None,
     pages: int | None = None,
 ) -> Engine:
-    """An engine around loaded weights. pages: KV pages in all (None: every slot can fill its context, and the prefix cache its
+    """An engine around loaded weights. pages: KV pages in all (None: every slot can fill its context, and the prefix
+    cache its
     budget)."""
     ctx = min(model.max_position_embeddings, config.ctx or DEFAULT_CTX)
     if config.ctx is not None and config.ctx > model.max_position_embeddings:

@@ -67,7 +67,9 @@ class Engine:
     # ------------------------------------------------------------------ what callers use
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Raises UsageError when it can never run: too long for the context, or asking for what is not there."""
+        """Queue a request. Raises UsageError when it can never run: too long for the context, or asking for what is
+        not there.
+        """
         room = self.ctx - len(request.prompt)
         if room < 1:
             what = f"request {request.id}: the prompt has {len(request.prompt)} tokens, the context {self.ctx}"
@@ -106,7 +108,8 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would bring anything: events to hand out, running requests, or waiting ones (unless paused)."""
+        """Whether a step would bring anything: events to hand out, running requests, or waiting ones (unless paused).
+        """
         waiting = bool(self.scheduler.queue) and not self.scheduler.paused
         return bool(self.events) or waiting or any(self.seats)
 
@@ -222,7 +225,9 @@ class Engine:
         )
 
     def _reserve(self, part: Part, parts: dict[int, Part]) -> None:
-        """Pages for the part's rows; where they run short, cached prefixes go first, then the youngest request waits again."""
+        """Pages for the part's rows; where they run short, cached prefixes go first, then the youngest request waits
+        again.
+        """
         while part.rows and part.slot.index in parts and not self.cache.reserve(part.slot.index, part.rows):
             if self.prefix is not None and self.prefix.evict():
                 continue
@@ -258,7 +263,8 @@ class Engine:
         return not self.config.mtp_varlen or self.planner.keep_drafting(slot, depth, probability)
 
     def _verify(self, window: Window) -> Tensor | None:
-        """One forward over all rows, then every row's own draw; nothing is committed yet. Returns hidden rows [R, D]."""
+        """One forward over all rows, then every row's own draw; nothing is committed yet. Returns hidden rows [R, D].
+        """
         parts = window.busy
         if not parts:
             return None
@@ -274,7 +280,8 @@ class Engine:
     def _undo(self, window: Window, error: Exception) -> None:
         """Blow the fuse and make the window one without drafts; prompts that were being read start over.
 
-        The recurrent state of decode rows is repeatable and keys and values are overwritten, so nothing else is to be undone.
+        The recurrent state of decode rows is repeatable and keys and values are overwritten, so nothing else is to be
+        undone.
         """
         if not is_out_of_memory(error) or not any(p.L > 1 for p in window.parts) or self.chain_off is not None:
             raise error
@@ -297,7 +304,9 @@ class Engine:
         self.reported.add("drafts off", self.chain_off)
 
     def _commit(self, window: Window, hidden: Tensor | None) -> None:
-        """The longest confirmed prefix of every slot becomes part of it; nothing of a rejected draft is left anywhere."""
+        """The longest confirmed prefix of every slot becomes part of it; nothing of a rejected draft is left
+        anywhere.
+        """
         begun = self.clock()
         seen, outcomes = [], []
         for part in window.busy:

@@ -1,4 +1,6 @@
-"""Token counts of the slots that penalise: committed tokens only; a window's drafts are counted for its own rows alone."""
+"""Token counts of the slots that penalise: committed tokens only; a window's drafts are counted for its own rows
+alone.
+"""
 
 from collections.abc import Sequence
 
@@ -10,7 +12,9 @@ from strata_cli.engine.sampling import Draw
 
 
 class PenaltyCounts:
-    """Per slot, where its request asks for it: how often each token was generated, and which are in the prompt or generated."""
+    """Per slot, where its request asks for it: how often each token was generated, and which are in the prompt or
+    generated.
+    """
 
     def __init__(self, vocab: int, device: torch.device):
         self.vocab, self.device = vocab, device

@@ -14,6 +14,7 @@ from strata_cli.engine.window import Plan, evaluate, pays, plan_fixed, plan_rows
 
 STAY = 0.01  # the last window's L stay unless something is better by this share
 LEAVE = 0.1  # a slot sits out for its context only if its tokens per ms are below the window's by this share
+MEASURE_EVERY = 3  # windows between two that are run to learn what a number of rows costs
 PROBE_FIRST, PROBE_LEAST, PROBE_MOST = 32, 8, 128  # windows between tries of a position that the plan leaves out
 
 
@@ -203,7 +204,7 @@ class Planner:
             at = [i for k, i in enumerate(at) if k != leaver]
         for v, n in zip(taking, plan.L):
             self._slots[v.slot].last = v.request, n
-        L = self._probe(taking, plan)
+        L = self._measure(taking, survivals, cost) or self._probe(taking, plan)
         self._set_prices(taking, survivals, L, cost)
         return {i: Choice(n, self._reason(taking, k, n, plan, survivals, cost)) for k, (i, n) in enumerate(zip(at, L))}
 
@@ -240,6 +241,29 @@ class Planner:
         tokens = 1.0 + sum(survivals[k][: plan.L[k] - 1])
         own_ms = base.per_ctx * taking[k].ctx
         return k if own_ms and tokens / own_ms < (1 - LEAVE) * plan.value else None
+
+    def _measure(
+        self, taking: Sequence[SlotView], survivals: Sequence[Sequence[float]], cost: WindowCost
+    ) -> list[int] | None:
+        """L for a window of so many rows as were never run, or not for long; None when all that matters is known."""
+        slots, limits = len(taking), [v.limit for v in taking]
+        if self._window % MEASURE_EVERY:
+            return None
+        if self.plan == "uniform":
+            most = min(max(limits), uniform_limit(self.spec, self.rows, slots))
+            same = [[min(limit, n) for limit in limits] for n in range(1, most + 1)]
+            wanted = self.steptime.unknown([sum(L) for L in same])
+            L = next((L for L in same if sum(L) == wanted), None)
+        else:
+            wanted = self.steptime.unknown(range(slots, min(self.rows, sum(limits)) + 1))
+            # as if rows were free: all that are wanted get used
+            free = replace(cost, verify=[1.0] * len(cost.verify), start=0.0, step=0.0, draft=0.0)
+            L = plan_rows(survivals, limits, wanted, free, self.fair).L if wanted else None
+        if L is None:
+            return None
+        for v, n in zip(taking, L):
+            self._slots[v.slot].probe = max(n - 1, 1)
+        return L
 
     def _probe(self, taking: Sequence[SlotView], plan: Plan) -> list[int]:
         """The plan's L, or now and then one more: a position long left out is tried, for it may have become good."""

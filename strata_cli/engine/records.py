@@ -9,7 +9,9 @@ PHASES = ("plan", "draft", "verify", "sample", "commit")
 
 
 def step_record(window: Window, lengths: Sequence[int], t: float, step_ms: float) -> StepRecord:
-    """The record of a committed window. lengths: tokens in the cache by slot index; t: seconds since the engine began."""
+    """The record of a committed window. lengths: tokens in the cache by slot index; t: seconds since the engine
+    began.
+    """
     parts = window.parts
     ms = {name: window.ms[name] for name in PHASES}
     ms["host"] = max(0.0, step_ms - sum(ms.values()))

@@ -28,7 +28,9 @@ class Runner:
         return rows, self.model.forward(rows, self.cache.kv, self.cache.recurrent)
 
     def head_forward(self, segments: Sequence[Segment], hidden: Tensor) -> tuple[Rows, Tensor]:
-        """The MTP head over all segments; hidden [rows, D] of the token before each row. Returns layout and its rows [R, D]."""
+        """The MTP head over all segments; hidden [rows, D] of the token before each row. Returns layout and its rows
+        [R, D].
+        """
         assert self.head is not None
         rows = self._rows(segments)
         padded = hidden.new_zeros(rows.padded, hidden.shape[1])

@@ -1,8 +1,8 @@
 """From logits to tokens, row by row: penalties, bias, temperature, top-k, top-p, min-p, then seeded Gumbel noise.
 
-A token is argmax(score + gumbel(seed, position, id)) over the request's own processed scores, so it depends on the prompt, the
-parameters and the seed alone. The drafter draws with the same noise and so guesses the sample, not just the argmax.
-Order of the processors: as transformers has them; bias after the penalties.
+A token is argmax(score + gumbel(seed, position, id)) over the request's own processed scores, so it depends on the
+prompt, the parameters and the seed alone. The drafter draws with the same noise and so guesses the sample, not just
+the argmax. Order of the processors: as transformers has them; bias after the penalties.
 """
 
 import math
@@ -35,7 +35,9 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What is left of some rows after processing: ids [n, C] and their scores [n, C] (-inf = out), logits over temperature."""
+    """What is left of some rows after processing: ids [n, C] and their scores [n, C] (-inf = out), logits over
+    temperature.
+    """
 
     ids: Tensor
     scores: Tensor
@@ -47,7 +49,8 @@ def signed(seed: int) -> int:
 
 
 def penalize(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """Repetition (prompt and generated), frequency and presence penalties (generated), then bias. logits [R, V] -> [R, V].
+    """Repetition (prompt and generated), frequency and presence penalties (generated), then bias. logits [R, V] ->
+    [R, V].
 
     Rows without any of them keep their values; the input is not changed.
     """
@@ -141,7 +144,9 @@ def sample(logits: Tensor, draws: Sequence[Draw], purpose: str = "coupled") -> t
 
 
 def groups(draws: Sequence[Draw]) -> list[list[int]]:
-    """Indices of the sampled rows, by top_k and use of top_p: a row's bits must not depend on its neighbours' settings."""
+    """Indices of the sampled rows, by top_k and use of top_p: a row's bits must not depend on its neighbours'
+    settings.
+    """
     found: dict[tuple[int, bool], list[int]] = {}
     for i, d in enumerate(draws):
         if d.params.temperature > 0:
@@ -163,7 +168,9 @@ def distribution(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 
 def logprobs(logits: Tensor, tokens: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Log probabilities of the unprocessed distribution: of tokens [R], and values and ids [R, top] of the most probable."""
+    """Log probabilities of the unprocessed distribution: of tokens [R], and values and ids [R, top] of the most
+    probable.
+    """
     lp = logits.log_softmax(-1)
     values, ids = lp.topk(top, -1) if top else (lp[:, :0], torch.zeros_like(lp[:, :0], dtype=torch.int64))
     return lp.gather(1, tokens[:, None]).squeeze(1), values, ids

@@ -38,7 +38,8 @@ class Waiting(Generic[T]):
 class Scheduler(Generic[T]):
     """First come, first served, under one of three policies: mixed, immediate, gather.
 
-    chunk: most prompt rows of one slot in a window; budget: most prompt rows of a window; gather_s: longest wait of `gather`.
+    chunk: most prompt rows of one slot in a window; budget: most prompt rows of a window; gather_s: longest wait of
+    `gather`.
     """
 
     policy: str
@@ -90,7 +91,8 @@ class Scheduler(Generic[T]):
     def prompt_rows(self, takes_part: Callable[[int], bool]) -> dict[int, int]:
         """Prompt rows of this window by slot, for the slots that take part; chunks end on the grid or with the prompt.
 
-        A prompt less than half as long as what is left of the one being read goes first, at most PASSES times for one prompt.
+        A prompt less than half as long as what is left of the one being read goes first, at most PASSES times for one
+        prompt.
         """
         order = [r for r in self.reading if takes_part(r.slot)]
         for place in range(1, len(order)):

@@ -10,6 +10,8 @@ def fresh_seed() -> int:
 
 
 def derive_seed(seed: int, *path: int | str) -> int:
-    """A seed for one of many that share `seed`: candidates, attempts, requests of a batch. 63 bits of sha256(seed/path)."""
+    """A seed for one of many that share `seed`: candidates, attempts, requests of a batch. 63 bits of
+    sha256(seed/path).
+    """
     text = "/".join(map(str, (seed, *path)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -14,17 +14,19 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from statistics import median
 
 SAMPLES = 32  # recent samples kept per bucket
 TRUSTED = 3  # samples a bucket needs: fewer could all be outliers (a first run compiles)
-STALE = 2000  # windows after which a sample no longer counts, so that a bucket given up for slow is tried again
+STALE = 4000  # windows after which a sample no longer counts, so that a bucket given up for slow is tried again
+HOPE = 1.0  # standard errors by which a bucket is taken to be faster than its median: what is unsure gets tried
+NEAR = 1.4  # buckets nearer than this ratio need not be measured each
 REFIT_EVERY = 8  # samples
 CLIP = 3.0  # a sample beyond this many times what was expected, or below its inverse, is cut there
 CTX_KEEP = 1.0 - 1.0 / 512
 CTX_MEAN = 1.0 / 64
-CTX_SPREAD = 256.0  # tokens: contexts that differ by less than this tell nothing about the cost of context
+CTX_CLIP = 0.15  # a sample further than this from what was expected is cut there, for the slope over context
 DRAFT_KEEP = 1.0 - 1.0 / 256
 LEAST_MS = 0.001  # no window is free
 DRAFT_PRIOR = (0.0, 1.0, 0.05)  # start, step, draft in ms until measured
@@ -119,8 +121,9 @@ class _Line:
 class StepTimeEstimator:
     """Measured ms of windows up to `rows` rows, padded by `bucket`; `cost()` is the current WindowCost.
 
-    Each bucket that was really run gives the median of its recent samples; medians are made non-decreasing; between
-    two such buckets the ratio to the prior formula is interpolated, beyond them the nearest ratio holds.
+    Each bucket that was really run gives the median of its recent samples, less an allowance while they are few;
+    these are made non-decreasing; between two such buckets the ratio to the prior formula is interpolated, beyond them
+    the nearest ratio holds.
     """
 
     def __init__(
@@ -136,11 +139,12 @@ class StepTimeEstimator:
         self._samples: dict[int, deque[tuple[int, float]]] = {}  # bucket -> (window, ms without context)
         self._chain = _Line(DRAFT_PRIOR, DRAFT_RIDGE, DRAFT_KEEP)
         self._other: deque[float] = deque(maxlen=SAMPLES)
-        self._ctx_mean: dict[int, list[float]] = {}  # bucket -> mean context, mean ms
-        self._sxx = self._sxy = 0.0
+        self._ctx_mean: dict[int, list[float]] = {}  # bucket -> mean context, mean ms, count
+        self._sxx = self._sxy = self._noise = 0.0
         self.per_ctx = 0.0
         self._windows = 0
         self._new = 0
+        self._known: list[int] = []  # buckets with enough samples, in order
         self._cost = self._fit()
 
     def record(
@@ -174,42 +178,62 @@ class StepTimeEstimator:
     def cost(self) -> WindowCost:
         return self._cost
 
+    def unknown(self, choices: Sequence[int]) -> int | None:
+        """Which of these numbers of rows (ascending) is worth measuring: the least, the most, or one in a wide gap."""
+        low, high = self._padded[choices[0]], self._padded[choices[-1]]
+        known = [b for b in self._known if low <= b <= high]
+        for rows in (choices[0], choices[-1]):
+            if self._padded[rows] not in known:
+                return rows
+        for a, b in pairwise(known):
+            between = [r for r in choices if a < self._padded[r] < b] if b > a * NEAR else []
+            if between:
+                return min(between, key=lambda r: (abs(self._padded[r] - (a * b) ** 0.5), -r))
+        return None
+
     def _learn_context(self, bucket: int, ctx: int, ms: float, known: bool) -> None:
-        """Slope of ms over context, from how windows of one bucket differ: pooled over buckets, never negative."""
-        mean = self._ctx_mean.setdefault(bucket, [float(ctx), ms])
+        """Slope of ms over context, from how windows of one bucket differ: pooled over buckets, never negative.
+
+        Shrunk by its own uncertainty, to zero where that is more than a quarter of it: contexts that hardly differ say
+        nothing.
+        """
+        mean = self._ctx_mean.setdefault(bucket, [float(ctx), ms, 0])
+        mean[2] += 1
         dx = ctx - mean[0]
         if known:
             expected = mean[1] + self.per_ctx * dx
-            ms = min(max(ms, expected / CLIP), expected * CLIP)
+            ms = min(max(ms, expected * (1 - CTX_CLIP)), expected * (1 + CTX_CLIP))
             self._sxx = self._sxx * CTX_KEEP + dx * dx
             self._sxy = self._sxy * CTX_KEEP + dx * (ms - mean[1])
-            ridge = CTX_SPREAD**2 / (1.0 - CTX_KEEP)
-            self.per_ctx = max(0.0, self._sxy / (self._sxx + ridge))
-        mean[0] += CTX_MEAN * dx
-        mean[1] += CTX_MEAN * (ms - mean[1])
+            self._noise = self._noise or (CTX_CLIP * expected) ** 2  # at first the worst that the cut lets through
+            self._noise += CTX_MEAN * ((ms - expected) ** 2 - self._noise)
+            doubt = 16.0 * self._noise * self._sxx / self._sxy**2 if self._sxy > 0 else 1.0
+            self.per_ctx = self._sxy / self._sxx * (1.0 - doubt) if doubt < 1.0 else 0.0
+        weight = max(CTX_MEAN, 1.0 / mean[2])
+        mean[0] += weight * dx
+        mean[1] += weight * (ms - mean[1])
 
     def _fit(self) -> WindowCost:
         self._chain.solve()
         start, step, draft = self._chain.coefficients
-        points, weights = [], []
-        everything = []
-        for bucket in sorted(self._samples):
-            samples = self._samples[bucket]
+        recent: dict[int, list[float]] = {}
+        for bucket, samples in sorted(self._samples.items()):
             while samples and samples[0][0] < self._windows - STALE:
                 samples.popleft()
-            values = [ms for _, ms in samples]
-            everything += [ms / self._prior(bucket) for ms in values]
-            if len(values) >= TRUSTED:
-                points.append((bucket, median(values)))
-                weights.append(float(len(values)))
-        if points:
-            level = isotonic([ms for _, ms in points], weights)
-            ratios = [(bucket, ms / self._prior(bucket)) for (bucket, _), ms in zip(points, level)]
+            recent[bucket] = [ms for _, ms in samples]
+        middle = {b: median(values) for b, values in recent.items() if len(values) >= TRUSTED}
+        self._known = list(middle)
+        if middle:
+            # noise as the median relative deviation, times 1.48 a standard deviation (robust: outliers do not count)
+            noise = 1.48 * median(abs(ms / m - 1.0) for b, m in middle.items() for ms in recent[b])
+            counts = [len(recent[b]) for b in middle]
+            hoped = [m * (1.0 - min(HOPE * noise / n**0.5, 0.5)) for m, n in zip(middle.values(), counts)]
+            level = isotonic(hoped, counts)
+            ratios = [(b, ms / self._prior(b)) for b, ms in zip(middle, level)]
         else:
-            ratios = [(1, median(everything) if everything else 1.0)]
-        by_bucket: dict[int, float] = {}
-        for bucket in set(self._padded[1:]):
-            by_bucket[bucket] = self._prior(bucket) * _interpolate(ratios, bucket)
+            first = [ms / self._prior(b) for b, values in recent.items() for ms in values]
+            ratios = [(1, median(first) if first else 1.0)]
+        by_bucket = {b: self._prior(b) * _interpolate(ratios, b) for b in set(self._padded[1:])}
         verify = list(accumulate((by_bucket.get(b, 0.0) for b in self._padded), max))
         other = median(self._other) if self._other else 0.0
         return WindowCost(verify, start, step, draft, other, self.per_ctx)

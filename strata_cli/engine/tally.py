@@ -1,6 +1,6 @@
 """Counts of windows that the live screen, the summary of a run and `inspect` share. No torch, no terminal.
 
-A `Tally` takes the StepRecords of a live run and the lines of a statistics file alike: their fields have the same names.
+A `Tally` takes the StepRecords of a live run and the lines of a statistics file alike: the names are the same.
 """
 
 from collections import Counter, defaultdict

@@ -102,7 +102,9 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log probability of a committed token, of the unprocessed distribution of its own row, and the most probable ids."""
+    """Log probability of a committed token, of the unprocessed distribution of its own row, and the most probable
+    ids.
+    """
 
     token: int
     logprob: float
@@ -162,7 +164,8 @@ class Downgrade:
 
 @dataclass(slots=True)
 class StepRecord:
-    """One window, as the step-statistics file writes it. Arrays run in slot order over the slots that hold a request."""
+    """One window, as the step-statistics file writes it. Arrays run in slot order over the slots that hold a request.
+    """
 
     kind: str
     t: float  # seconds since the engine started

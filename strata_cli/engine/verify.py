@@ -18,10 +18,12 @@ def accept_coupled(drafts: Sequence[int], targets: Sequence[int]) -> list[int]:
 
 
 def accept_rejection(drafts: Sequence[int], p: Tensor, q: Tensor, draws: Sequence[Draw]) -> tuple[list[int], int]:
-    """Speculative sampling (Leviathan et al., 2023; Chen et al., 2023): keep draft d with probability min(1, p(d) / q(d)).
+    """Speculative sampling (Leviathan et al., 2023; Chen et al., 2023): keep draft d with probability min(1, p(d) /
+    q(d)).
 
-    p [n + 1, V]: target distributions; q [n, V]: the drafter's own; draws: the n + 1 rows. At the first rejection the token comes
-    from the residual max(p - q, 0), renormalised; after the last draft from p. Returns the tokens to commit and how many drafts held.
+    p [n + 1, V]: target distributions; q [n, V]: the drafter's own; draws: the n + 1 rows. At the first rejection the
+    token comes from the residual max(p - q, 0), renormalised; after the last draft from p. Returns the tokens to
+    commit and how many drafts held.
     """
     for j, draft in enumerate(drafts):
         row = draws[j]

@@ -1,4 +1,5 @@
-"""Layers of the hybrid family over ragged rows: gated attention, GatedDeltaNet, experts. Formulas: Qwen3.5 as transformers has it.
+"""Layers of the hybrid family over ragged rows: gated attention, GatedDeltaNet, experts. Formulas: Qwen3.5 as
+transformers has it.
 
 Every layer takes the rows of a window, x [R, D] with R a multiple of the row tile, and returns [R, D].
 """

@@ -11,10 +11,11 @@ from strata_kernels.norm import rms_norm
 
 
 class MtpHead:
-    """One full-attention layer over concat(norm(embedding), norm(hidden)); shares the main model's embedding and output head.
+    """One full-attention layer over concat(norm(embedding), norm(hidden)); shares the main model's embedding and
+    output head.
 
-    Row i pairs the main model's hidden row i with token i + 1 and stands at position i + 1, so key 0 does not exist: a prefix of
-    p tokens owns exactly the entries 1 .. p - 1 of its own pages. `forwards` counts forwards.
+    Row i pairs the main model's hidden row i with token i + 1 and stands at position i + 1, so key 0 does not exist:
+    a prefix of p tokens owns exactly the entries 1 .. p - 1 of its own pages. `forwards` counts forwards.
     """
 
     def __init__(self, weights: Weights, config: ModelConfig, embedding: Tensor):

@@ -30,9 +30,9 @@ class Segment:
 class TimePlan:
     """Rows ordered for the recurrence: step t of the s-th longest segment. Index tensors are int64.
 
-    `row_at` [T, n] row of step t, segment s; `time_of` [R] its inverse, flat; `taps` [R, kernel] where the causal convolution
-    finds its columns in (context of all segments, then rows); `held_*`: decode rows that wait for commit; `lengths` by segment; `captures`:
-    (step, segment) pairs after which the state is copied, in order of steps.
+    `row_at` [T, n] row of step t, segment s; `time_of` [R] its inverse, flat; `taps` [R, kernel] where the causal
+    convolution finds its columns in (context of all segments, then rows); `held_*`: decode rows that wait for commit;
+    `lengths` by segment; `captures`: (step, segment) pairs after which the state is copied, in order of steps.
     """
 
     slots: list[int]
@@ -72,7 +72,9 @@ class Rows:
 
     @classmethod
     def build(cls, segments: Sequence[Segment], tables: np.ndarray, page_size: int, device: torch.device) -> "Rows":
-        """Lay out segments (at least one, none empty). tables [slots, pages] int64 hold every page the rows write or read."""
+        """Lay out segments (at least one, none empty). tables [slots, pages] int64 hold every page the rows write or
+        read.
+        """
         lengths = [len(s.tokens) for s in segments]
         count = sum(lengths)
         padded = padded_rows(count)
@@ -104,8 +106,8 @@ class Rows:
             return torch.from_numpy(array).to(device)
 
         return cls(
-            list(segments), starts, count, padded, put(tokens), put(positions), put(write_at), put(tile_rows), put(tile_of),
-            put(tile_tables), put(limits), splits,
+            list(segments), starts, count, padded, put(tokens), put(positions), put(write_at), put(tile_rows),
+            put(tile_of), put(tile_tables), put(limits), splits,
         )  # fmt: skip
 
     def time_plan(self, kernel: int) -> TimePlan:

@@ -10,7 +10,9 @@ MASKED = -1e30  # finite, so that a row without keys (padding) stays finite
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the first 2 * cos.shape[-1] dimensions of x [R, H, D] by half-split pairs; cos, sin [R, 1, half], float32."""
+    """Rotate the first 2 * cos.shape[-1] dimensions of x [R, H, D] by half-split pairs; cos, sin [R, 1, half],
+    float32.
+    """
     half = cos.shape[-1]
     x1, x2 = x[..., :half], x[..., half : 2 * half]
     return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin, x[..., 2 * half :]), -1)

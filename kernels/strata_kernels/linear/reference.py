@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-# A product's bits depend on its number of rows (measured: 4 and 8 rows differ from 16 on one CPU, 1, 2, 3 and 5 from 4 on
+# A product's bits depend on its number of rows (measured: 4 and 8 rows differ from 16 on one CPU, 1, 2, 3 and 5 from 4
+# on
 # another), so every product has this many; equal shapes give equal bits on any machine.
 ROW_TILE = 16
 

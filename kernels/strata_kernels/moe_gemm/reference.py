@@ -1,4 +1,6 @@
-"""Routing, and two ways through the experts: all of them in one product, or each with its own rows (the specification)."""
+"""Routing, and two ways through the experts: all of them in one product, or each with its own rows (the
+specification).
+"""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,7 +19,8 @@ def route(logits: Tensor, k: int, normalize: bool) -> tuple[Tensor, Tensor]:
 def experts_grouped(x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, rows: int) -> Tensor:
     """Each expert with its own rows, outputs added in rank order.
 
-    x [R, D], weights and experts [R, K], gate_up [E, D, 2F], down [E, F, D]; only the first `rows` rows are real and routed.
+    x [R, D], weights and experts [R, K], gate_up [E, D, 2F], down [E, F, D]; only the first `rows` rows are real and
+    routed.
     Returns [R, D].
     """
     ranks = weights.shape[1]

@@ -21,7 +21,7 @@ class KVCache:
         self.k = torch.zeros(shape, dtype=dtype, device=device)
         self.v = torch.zeros(shape, dtype=dtype, device=device)
         self.pool = PagePool(pages)
-        width = -(-(-(-ctx // PAGE_TOKENS)) // SPLIT) * SPLIT
+        width = -(-ctx // (PAGE_TOKENS * SPLIT)) * SPLIT
         self.tables = np.zeros((slots, width), np.int64)
         self.owned: list[list[int]] = [[] for _ in range(slots)]
 

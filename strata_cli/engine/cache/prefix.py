@@ -1,8 +1,8 @@
 """Prompts read before, kept for the next request that begins alike.
 
-An entry ends at a multiple of the page size and holds what a slot would have there: shared pages (keys and values, the MTP
-head's too), a copy of the recurrent state, and the pending hidden row that the head still needs. Entries come from prompt rows
-alone, so a hit continues with the same bits as a miss. Least recently used out first, by bytes.
+An entry ends at a multiple of the page size and holds what a slot would have there: shared pages (keys and values,
+the MTP head's too), a copy of the recurrent state, and the pending hidden row that the head still needs. Entries come
+from prompt rows alone, so a hit continues with the same bits as a miss. Least recently used out first, by bytes.
 """
 
 import hashlib
@@ -22,7 +22,9 @@ SPARSE_TOKENS = 512  # places in long prompts that later prompts may share only 
 
 @dataclass(frozen=True, slots=True)
 class PrefixEntry:
-    """The first `length` tokens of a prompt. hidden [1, D]: the main model's row of the last one (None without a head)."""
+    """The first `length` tokens of a prompt. hidden [1, D]: the main model's row of the last one (None without a
+    head).
+    """
 
     length: int
     pages: list[int]
@@ -65,8 +67,8 @@ class PrefixCache:
     def places(self, length: int, at: int, rows: int, turn: int | None) -> list[int]:
         """Where in the chunk [at, at + rows) of a prompt of `length` tokens entries are to end.
 
-        The last multiple of the page size that leaves a token to compute, the last before the newest turn (which begins at `turn`),
-        and sparse ones between.
+        The last multiple of the page size that leaves a token to compute, the last before the newest turn (which
+        begins at `turn`), and sparse ones between.
         """
         wanted = {(length - 1) // PAGE_TOKENS * PAGE_TOKENS}
         if turn is not None:

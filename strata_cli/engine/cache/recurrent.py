@@ -1,7 +1,8 @@
 """GatedDeltaNet state per slot: the committed state, and the inputs of the last window until its verdict is in.
 
-No copy per row: a window's decode rows leave (k, v, beta, decay, conv column); the `keeps` accepted ones advance the state at
-the start of the slot's next window. Replaying is repeatable per layer, so a window that failed half way can be done again.
+No copy per row: a window's decode rows leave (k, v, beta, decay, conv column); the `keeps` accepted ones advance the
+state at the start of the slot's next window. Replaying is repeatable per layer, so a window that failed half way can
+be done again.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
 """Drafters: guesses at a slot's next tokens, made before the window that judges them.
 
-One protocol. `propose` gets the slots that want drafts and how many; `observe` sees, once a window, the main model's rows that
-were committed; `start` empties a slot, which begins with the pending hidden row [1, D] of a cached prefix or with nothing. A drafter never changes what the engine emits, only how fast.
+One protocol. `propose` gets the slots that want drafts and how many; `observe` sees, once a window, the main model's
+rows that were committed; `start` empties a slot, which begins with the pending hidden row [1, D] of a cached prefix
+or with nothing. A drafter never changes what the engine emits, only how fast.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +18,9 @@ KeepDrafting = Callable[[int, int, float], bool]  # (slot, drafts so far, probab
 
 @dataclass(slots=True)
 class Wish:
-    """A slot that wants up to `depth` drafts after `tokens` (prompt and committed). `draw(position, drafts)` is its row's draw."""
+    """A slot that wants up to `depth` drafts after `tokens` (prompt and committed). `draw(position, drafts)` is its
+    row's draw.
+    """
 
     slot: int
     depth: int
@@ -27,7 +30,9 @@ class Wish:
 
 @dataclass(slots=True)
 class Proposal:
-    """Drafts of one slot, their probabilities by the drafter, and under rejection sampling its distributions [V] per draft."""
+    """Drafts of one slot, their probabilities by the drafter, and under rejection sampling its distributions [V] per
+    draft.
+    """
 
     tokens: list[int] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)

@@ -1,7 +1,8 @@
 """Chained drafts by the model's own MTP head.
 
-The head lags the main model: hidden rows of committed tokens wait per slot until it has seen them. Before a slot drafts, one
-batched pass catches up with the true hidden rows; its last row gives the first draft; then the head runs on its own output.
+The head lags the main model: hidden rows of committed tokens wait per slot until it has seen them. Before a slot
+drafts, one batched pass catches up with the true hidden rows; its last row gives the first draft; then the head runs
+on its own output.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,8 @@ class MtpDrafter:
         ]  # hidden rows [n, D] up to the slot's last cached token
 
     def observe(self, seen: Sequence[Seen]) -> None:
-        """Keep committed rows until the head needs them. Prompt rows, and rows beyond the ring, go through it now in one pass, all
+        """Keep committed rows until the head needs them. Prompt rows, and rows beyond the ring, go through it now in
+        one pass, all
         but each slot's last, which waits for the token after it."""
         segments: list[Segment] = []
         hidden: list[Tensor] = []
@@ -45,7 +47,9 @@ class MtpDrafter:
     def _take(
         self, slot: int, tokens: Sequence[int], leave: int, segments: list[Segment], hidden: list[Tensor]
     ) -> None:
-        """Move the slot's waiting rows but the last `leave` into a pass of the head: row i beside token i + 1, at i + 1."""
+        """Move the slot's waiting rows but the last `leave` into a pass of the head: row i beside token i + 1, at i +
+        1.
+        """
         rows = torch.cat(self.waiting[slot])
         n = len(rows) - leave
         if n > 0:
