@@ -1,0 +1,229 @@
+"""`strata run`: a file of prompts in, a file of results out."""
+
+import hashlib
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from strata_cli import __version__
+from strata_cli.batch.journal import Journal, Mode, refuse_existing
+from strata_cli.batch.records import Faults, PromptRecord, parse
+from strata_cli.batch.results import RecordWriter
+from strata_cli.batch.runner import Job, Observer, StepStats, run_batch
+from strata_cli.commands.options import EngineFlags, ModelFlags, OutputFlags, SamplingFlags, shared_options
+from strata_cli.engine.seeds import derive_seed, fresh_seed
+from strata_cli.engine.stats import RunSummary, StepStatsWriter
+from strata_cli.errors import INTERRUPTED, OK, RECORDS_FAILED, UsageError
+from strata_cli.session import Checkpoint, Prompt, load_session, open_checkpoint
+from strata_cli.settings import Settings
+from strata_cli.ui.console import Console, ProgressLines, summary
+
+RECORDS = "Records"
+# Settings that the text of a request depends on, with coupled sampling and with rejection sampling.
+TEXT_SETTINGS = ("accept", "device", "dtype", "kv_dtype")
+REJECTION_SETTINGS = ("spec", "spec_min_p", "drafter", "draft_vocab", "mtp")
+
+
+@shared_options(ModelFlags, EngineFlags, SamplingFlags, OutputFlags)
+def run(
+    settings: Settings,
+    prompts: Annotated[str, typer.Argument(metavar="PROMPTS.jsonl", help="One JSON object a line; - is stdin.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Append records here; default: stdout.", rich_help_panel=RECORDS),
+    ] = None,
+    simple: Annotated[
+        bool, typer.Option("--simple", help="Flat records instead of OpenAI's shape.", rich_help_panel=RECORDS)
+    ] = False,
+    with_tokens: Annotated[
+        bool, typer.Option("--with-tokens", help="Add token_ids to each record.", rich_help_panel=RECORDS)
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with --output: skip what is done.", rich_help_panel=RECORDS)
+    ] = False,
+    retry_errors: Annotated[
+        bool, typer.Option("--retry-errors", help="Resume, and run failed ones again.", rich_help_panel=RECORDS)
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start --output anew.", rich_help_panel=RECORDS)
+    ] = False,
+) -> int:
+    """Run a file of prompts, several at a time, and write one record for each as soon as it is done.
+
+    A line is {"prompt": "text" or token ids}, {"messages": [...]} or an OpenAI batch line; it may set any sampling
+    parameter for itself. The whole file is checked before a weight is loaded.
+
+    Examples:
+      strata run examples/prompts.jsonl --simple
+      strata run prompts.jsonl -o out.jsonl --batch 4 --spec 4 --step-stats steps.jsonl
+      strata run prompts.jsonl -o out.jsonl --resume
+    """
+    console = Console(settings.quiet)
+    mode = Mode(resume, retry_errors, overwrite)
+    _check_output(prompts, output, mode)
+    name = "stdin" if prompts == "-" else prompts
+    data = _read(prompts, console)
+    records = parse(data, name)
+    checkpoint = open_checkpoint(settings)
+    ready = _prompts(records, checkpoint, settings, name)
+    _mention_models(records, checkpoint, console)
+    if checkpoint.tokenizer is None:
+        console.warn(f"{checkpoint.name} has no tokenizer.json: records have no text, see --with-tokens")
+    writer = RecordWriter(checkpoint.name, simple, with_tokens, checkpoint.tokenizer)
+    with ExitStack() as stack:
+        journal = None
+        if output is not None:
+            depends_on = _depends_on(checkpoint, settings, data, writer)
+            journal = stack.enter_context(Journal.open(output, depends_on, {r.id for r in records}, mode))
+        done = journal.done if journal else {}
+        seed = journal.seed if journal else fresh_seed()
+        jobs = [_job(r, p, checkpoint, settings, seed) for r, p in zip(records, ready) if r.id not in done]
+        if not jobs:
+            console.note(f"{output}: all {len(records)} requests are done")
+            return RECORDS_FAILED if any(done.values()) else OK
+        observers: list[Observer] = [totals := RunSummary()]
+        if settings.step_stats is not None:
+            observers.append(_step_stats(stack, settings, mode, console))
+        session = stack.enter_context(load_session(checkpoint, settings.engine))
+        for downgrade in session.engine.downgrades:
+            console.warn(downgrade)
+        if journal:
+            journal.begin()
+        progress = ProgressLines(console, len(records), len(done))
+        interrupt = stack.enter_context(Interrupt(console))
+        began = time.perf_counter()
+        write = journal.append if journal else _write_stdout
+        failed = run_batch(session.engine, jobs, writer, write, [*observers, progress], interrupt.asked)
+        wall_s = time.perf_counter() - began
+        progress.line()
+        console.note(summary(totals.totals(wall_s)))
+        if interrupt.asked():
+            console.warn(f"interrupted; {_resume_command(output)}")
+            return INTERRUPTED
+    return RECORDS_FAILED if failed or any(done.values()) else OK
+
+
+class Interrupt:
+    """Ctrl-C: the first asks for an end after this window, the second ends the process at once."""
+
+    def __init__(self, console: Console):
+        self._console, self._asked = console, False
+
+    def asked(self) -> bool:
+        return self._asked
+
+    def __enter__(self) -> "Interrupt":
+        self._before: Any = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            os._exit(INTERRUPTED)  # every record that was written is flushed
+        self._asked = True
+        self._console.warn("finishing this window; Ctrl-C again ends at once")
+
+
+def _check_output(prompts: str, output: Path | None, mode: Mode) -> None:
+    """Refuse what can be refused before anything is read."""
+    if output is None:
+        if mode != Mode():
+            raise UsageError("--resume, --retry-errors and --overwrite need a file", "add --output FILE")
+        return
+    if prompts != "-" and output.exists() and os.path.exists(prompts) and output.samefile(prompts):
+        raise UsageError(f"{output} is the input", "another --output")
+    refuse_existing(output, mode)
+
+
+def _read(prompts: str, console: Console) -> bytes:
+    if prompts == "-":
+        if sys.stdin.isatty():
+            console.note("reading prompts from the terminal; end with Ctrl-D")
+        return sys.stdin.buffer.read()
+    try:
+        return Path(prompts).read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {prompts}", "a JSONL file, or - for stdin") from None
+    except OSError as fault:
+        raise UsageError(f"{prompts} cannot be read: {fault.strerror}") from None
+
+
+def _prompts(records: Sequence[PromptRecord], checkpoint: Checkpoint, settings: Settings, name: str) -> list[Prompt]:
+    """Each record's token ids; what this model cannot take is a fault of its line."""
+    faults = Faults(name)
+    ready = []
+    for record in records:
+        try:
+            spec = record.params.get("spec")
+            if spec is not None and spec > settings.engine.spec:
+                raise UsageError(f"spec = {spec} is above the engine's {settings.engine.spec}", "raise --spec")
+            prompt = checkpoint.prompt(record.prompt, record.template_kwargs)
+            checkpoint.request(record.id, prompt, checkpoint.params(settings.sampling, record.params))
+            ready.append(prompt)
+        except UsageError as fault:
+            faults.add(record.line, str(fault))
+    faults.check()
+    return ready
+
+
+def _job(record: PromptRecord, prompt: Prompt, checkpoint: Checkpoint, settings: Settings, seed: int) -> Job:
+    """The request of a record. Its own seed, else --seed, else one derived from the run's and its id."""
+    derived = {"seed": derive_seed(seed, record.id)}
+    params = checkpoint.params(derived, settings.sampling, record.params)
+    return Job(record, checkpoint.request(record.id, prompt, params), prompt.thinking)
+
+
+def _mention_models(records: Sequence[PromptRecord], checkpoint: Checkpoint, console: Console) -> None:
+    others = sorted({r.model for r in records if r.model is not None and r.model != checkpoint.name})
+    if others:
+        console.warn(f"lines name the model {', '.join(others[:3])}; {checkpoint.name} answers")
+
+
+def _depends_on(checkpoint: Checkpoint, settings: Settings, data: bytes, writer: RecordWriter) -> dict[str, Any]:
+    """What the records of a run depend on, for its sidecar."""
+    names = TEXT_SETTINGS + (REJECTION_SETTINGS if settings.engine.accept == "rejection" else ())
+    return {
+        "model": f"{checkpoint.path.resolve().name} {checkpoint.fingerprint()}",
+        "input_sha256": hashlib.sha256(data).hexdigest(),
+        "sampling": dict(settings.sampling),
+        "ctx": checkpoint.context,
+        **{name: getattr(settings.engine, name) for name in names},
+        "records": {"simple": writer.simple, "with_tokens": writer.with_tokens},
+    }
+
+
+def _step_stats(stack: ExitStack, settings: Settings, mode: Mode, console: Console) -> StepStats:
+    assert settings.step_stats is not None
+    header: Mapping[str, Any] = {
+        "model": settings.model,
+        "profile": settings.profile,
+        "config": asdict(settings.engine),
+        "version": __version__,
+    }
+    writer = StepStatsWriter(settings.step_stats, header, append=mode.resumes, warn=console.warn)
+    stack.callback(writer.close)
+    return StepStats(writer)
+
+
+def _write_stdout(record: bytes) -> None:
+    sys.stdout.buffer.write(record)
+    sys.stdout.buffer.flush()
+
+
+def _resume_command(output: Path | None) -> str:
+    if output is None:
+        return "records went to stdout; with --output a run can be resumed"
+    arguments = [a for a in sys.argv[1:] if a not in ("--overwrite", "--resume")]
+    return f"go on with: {shlex.join(['strata', *arguments, '--resume'])}"

@@ -1,0 +1,263 @@
+"""The one place where a command gets a model.
+
+`open_checkpoint` reads what needs no torch (config, tokenizer, template, defaults), so that all input can be checked
+before a weight is loaded; `open_session` adds the engine.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from strata_cli.config import EngineConfig, SamplingParams
+from strata_cli.engine.types import Event, Request
+from strata_cli.errors import UsageError
+from strata_cli.hub import find_model
+from strata_cli.model.config import ModelConfig, load_config
+from strata_cli.settings import Settings
+from strata_cli.text.stop import StopWatch
+from strata_cli.text.template import ChatTemplate
+from strata_cli.text.thinking import opens_thinking
+from strata_cli.text.tokenizer import Tokenizer
+
+# generation_config.json key -> SamplingParams field
+DEFAULT_KEYS = {
+    **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")},
+    "max_new_tokens": "max_tokens",
+}
+SAMPLE_BYTES = 1 << 16
+Messages = Sequence[Mapping[str, Any]]
+
+
+class Engine(Protocol):
+    """What commands use of `strata_cli.engine.engine.Engine`."""
+
+    config: EngineConfig
+    ctx: int
+
+    def submit(self, request: Request) -> None: ...
+    def cancel(self, request_id: str) -> bool: ...
+    def step(self) -> list[Event]: ...
+    def close(self) -> None: ...
+    @property
+    def has_work(self) -> bool: ...
+    @property
+    def downgrades(self) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as the engine takes it.
+
+    `turn`: where its newest message begins, a place that later prompts are likely to share. `thinking`: it ends inside
+    a thinking block.
+    """
+
+    ids: list[int]
+    turn: int | None = None
+    thinking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model's directory as far as it can be read without torch.
+
+    `context`: the most tokens of one request. `vocab`: token ids a prompt may hold. `tokenizer` and `template` are None
+    where the checkpoint has none.
+    """
+
+    name: str
+    path: Path
+    model_config: ModelConfig
+    tokenizer: Tokenizer | None
+    template: ChatTemplate | None
+    defaults: SamplingParams
+    context: int
+    vocab: int
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self.model_config.eos_token_ids
+
+    def fingerprint(self) -> str:
+        """16 digits that tell this checkpoint from another: all small files, and samples of the weights."""
+        digest = hashlib.sha256()
+        for file in sorted(p for p in self.path.iterdir() if p.suffix in (".json", ".jinja", ".safetensors")):
+            size = file.stat().st_size
+            digest.update(f"{file.name} {size}\n".encode())
+            with file.open("rb") as stream:
+                for place in (0, size // 2, max(size - SAMPLE_BYTES, 0)):
+                    stream.seek(place)
+                    digest.update(stream.read(SAMPLE_BYTES))
+        return digest.hexdigest()[:16]
+
+    def prompt(self, given: str | Sequence[int] | Messages, template_kwargs: Mapping[str, Any] | None = None) -> Prompt:
+        """Text, token ids or messages as a prompt.
+
+        Raises UsageError: empty, too long for the context, an id outside the vocabulary, no tokenizer or template to
+        make ids of it, a template that refuses the messages.
+        """
+        if isinstance(given, str):
+            prompt = Prompt(self._encode(given))
+        elif given and isinstance(given[0], Mapping):
+            prompt = self._chat(given, template_kwargs or {})  # type: ignore[arg-type]
+        else:
+            prompt = Prompt(list(given))  # type: ignore[arg-type]
+        if not prompt.ids:
+            raise UsageError("empty prompt")
+        if bad := [i for i in (min(prompt.ids), max(prompt.ids)) if not 0 <= i < self.vocab]:
+            raise UsageError(f"token id {bad[0]} is outside the vocabulary of {self.vocab} ids")
+        if len(prompt.ids) >= self.context:
+            raise UsageError(
+                f"prompt of {len(prompt.ids)} tokens, and the context of {self.context} has to hold a completion too",
+                f"the model has {self.model_config.max_position_embeddings} positions; --ctx sets how many are used",
+            )
+        return prompt
+
+    def request(self, id: str, prompt: Prompt, params: SamplingParams) -> Request:
+        """A request with a StopWatch on its text.
+
+        A stop string that is a special token ends the request by its id: special tokens are no text.
+        """
+        watch = None
+        if self.tokenizer is not None:
+            ids = {text: self.tokenizer.special_id(text) for text in params.stop}
+            special = tuple(i for i in ids.values() if i is not None)
+            strings = tuple(text for text in params.stop if ids[text] is None)
+            params = replace(params, stop=strings, stop_token_ids=(*params.stop_token_ids, *special))
+            watch = StopWatch(self.tokenizer.stream(), strings)
+        elif params.stop:
+            raise UsageError(f"{self.name} has no tokenizer.json, so stop strings cannot be found", "stop_token_ids")
+        return Request(id, prompt.ids, params, watch, prompt.turn)
+
+    def params(self, *overrides: Mapping[str, Any]) -> SamplingParams:
+        """The checkpoint's defaults with these values over them, the last the strongest."""
+        return replace(self.defaults, **{name: value for values in overrides for name, value in values.items()})
+
+    def _encode(self, text: str) -> list[int]:
+        if self.tokenizer is None:
+            raise UsageError(f"{self.name} has no tokenizer.json", "give the prompt as token ids")
+        return self.tokenizer.encode(text)
+
+    def _chat(self, messages: Messages, template_kwargs: Mapping[str, Any]) -> Prompt:
+        if self.template is None:
+            raise UsageError(f"{self.name} has no chat template", "give `prompt` instead of `messages`")
+        text = self.template.render(messages, **template_kwargs)
+        ids = self._encode(text)
+        try:
+            before = self._encode(self.template.render(messages[:-1], add_generation_prompt=False, **template_kwargs))
+        except UsageError:  # a template may insist on a user's turn
+            before = []
+        shared = next((i for i, (a, b) in enumerate(zip(ids, before)) if a != b), min(len(ids), len(before)))
+        return Prompt(ids, shared or None, opens_thinking(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A checkpoint with its engine; a context manager that closes it."""
+
+    checkpoint: Checkpoint
+    engine: Engine
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self.checkpoint.tokenizer is None:
+            raise UsageError(f"{self.checkpoint.name} has no tokenizer.json", "only `strata run` takes token ids")
+        return self.checkpoint.tokenizer
+
+    @property
+    def template(self) -> ChatTemplate:
+        if self.checkpoint.template is None:
+            raise UsageError(f"{self.checkpoint.name} has no chat template", "`strata run` takes plain prompts")
+        return self.checkpoint.template
+
+    @property
+    def model_config(self) -> ModelConfig:
+        return self.checkpoint.model_config
+
+    @property
+    def defaults(self) -> SamplingParams:
+        return self.checkpoint.defaults
+
+    def request(self, id: str, prompt: str | Sequence[int] | Messages, params: SamplingParams) -> Request:
+        """A request for text, token ids or messages."""
+        return self.checkpoint.request(id, self.checkpoint.prompt(prompt), params)
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_checkpoint(settings: Settings) -> Checkpoint:
+    """Find the model of the settings and read all of it that needs no torch."""
+    return read_checkpoint(settings.model, settings.engine, aliases=settings.aliases, download=settings.download)
+
+
+def read_checkpoint(
+    ref: str, config: EngineConfig, *, aliases: Mapping[str, str] | None = None, download: bool = False
+) -> Checkpoint:
+    """The checkpoint that `ref` names.
+
+    Raises UsageError: no such model, a directory that is no checkpoint, an architecture that is not supported, more
+    context than the model has.
+    """
+    found = find_model(ref, aliases, download)
+    model = load_config(found.path)
+    tokenizer = Tokenizer.load(found.path)
+    vocab = model.vocab_size if tokenizer is None else min(tokenizer.size, model.vocab_size)
+    return Checkpoint(
+        name=found.name,
+        path=found.path,
+        model_config=model,
+        tokenizer=tokenizer,
+        template=ChatTemplate.load(found.path),
+        defaults=read_defaults(found.path),
+        context=config.context(model.max_position_embeddings),
+        vocab=vocab,
+    )
+
+
+def read_defaults(directory: Path) -> SamplingParams:
+    """The sampling that generation_config.json recommends; `do_sample: false` is temperature 0."""
+    path = directory / "generation_config.json"
+    if not path.is_file():
+        return SamplingParams()
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        given = {field: found[key] for key, field in DEFAULT_KEYS.items() if found.get(key) is not None}
+        if found.get("do_sample") is False:
+            given["temperature"] = 0.0
+        return SamplingParams(**given)
+    except (ValueError, TypeError, AttributeError) as fault:
+        raise UsageError(f"{path}: {fault}") from None
+    except UsageError as fault:
+        raise UsageError(f"{path}: {fault.what}", fault.hint) from None
+
+
+def open_session(settings: Settings) -> Session:
+    """The model of the settings, loaded and with an engine around it (seconds to minutes)."""
+    return load_session(open_checkpoint(settings), settings.engine)
+
+
+def load_session(checkpoint: Checkpoint, config: EngineConfig) -> Session:
+    """Load the weights of a checkpoint whose input has been checked."""
+    return Session(checkpoint, load_engine(checkpoint, config))
+
+
+def load_engine(checkpoint: Checkpoint, config: EngineConfig) -> Engine:
+    """The engine of a checkpoint. Imports torch here, not before."""
+    from strata_cli.engine.build import build_engine
+
+    return build_engine(
+        checkpoint.path, checkpoint.model_config, config, checkpoint.eos_token_ids, vocab=checkpoint.vocab
+    )
