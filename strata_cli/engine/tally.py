@@ -304,6 +304,6 @@ def _why_slow(own: SlotTally, rest: SlotTally) -> str:
         return f"it sat out {own.sat_out} of {seen} windows"
     rate, other_rate = own.spec.acceptance_rate, rest.spec.acceptance_rate
     if rate is not None and other_rate is not None and rate < other_rate - 0.1:
-        return f"{rate:.0%} of its drafts are accepted, of the others' {other_rate:.0%}"
+        return f"{rate:.0%} of its drafts accepted, of the others' {other_rate:.0%}"
     reason = own.reasons.most_common(1)[0][0] if own.reasons else "unknown"
     return f"its L is {own.mean_L or 0:.1f}, the others' {rest.mean_L or 0:.1f} (reason: {reason})"

@@ -6,6 +6,7 @@ Lines are put together by hand, not by rich tables: a frame costs a fraction, an
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -265,10 +266,9 @@ def _slots(s: Snapshot, look: _Look) -> list[tuple[int, Text]]:
         lines.append((0, line))
     if s.slow is not None:
         rates = f"{s.slow.tokens_per_window:.1f} tokens a window, the others {s.slow.others:.1f}"
-        whole = f"! slot {s.slow.slot} is slow: {rates}: {s.slow.why}"
-        fits = len(whole) <= look.width
-        parts = [whole] if fits else [f"! slot {s.slow.slot} is slow: {s.slow.why}", f"  {rates}"]
-        lines += [(min(i, 1), _clip(text, look, BAD)) for i, text in enumerate(parts)]
+        whole = f"! slot {s.slow.slot} is slow: {s.slow.why} ({rates})"
+        folded = wrap(whole, look.width, subsequent_indent="  ")
+        lines += [(min(i, 1), _clip(text, look, BAD)) for i, text in enumerate(folded)]
     return lines
 
 
