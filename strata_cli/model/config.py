@@ -21,7 +21,7 @@ REQUIRED = object()
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What a model's tensors and arithmetic are determined by. Letters in brackets: the shape alphabet of this package."""
+    """What determines a model's tensors and arithmetic. Letters in brackets: the shape alphabet of this package."""
 
     architecture: str
     hidden_size: int  # [D]

@@ -1,8 +1,8 @@
 """Random small qwen3_5_moe checkpoints with an MTP head, a tokenizer for them, and reference models that read them.
 
 Names and shapes come from transformers' own modules, quantized tensors from compressed-tensors' own functions: nothing
-here imports the code under test. Every checkpoint carries a twin under `reference/` with the same values (after rounding
-to the stored dtype or dequantizing) as plain float32 tensors, which is what `reference_model` loads.
+here imports the code under test. Every checkpoint carries a twin under `reference/` with the same values (rounded to
+the stored dtype, dequantized) as plain float32 tensors, which is what `reference_model` loads.
 """
 
 import json
@@ -148,7 +148,7 @@ def make_tiny(
     reference: dict[str, Tensor] = {}
     tensors: dict[str, Tensor] = {}
     for name, weight in {**main, **head}.items():
-        quantizable = weight.ndim == 2 and not NOT_QUANTIZED.search(name) or weight.ndim == 3 and "experts" in name
+        quantizable = "experts" in name or (weight.ndim == 2 and not NOT_QUANTIZED.search(name))
         if quant and quantizable and (quant_mtp or not name.startswith("mtp.")):
             parts, reference[name] = _quantized(name, weight, quant)
         else:
@@ -215,13 +215,12 @@ def make_tokenizer(directory: Path, *, size: int = 300) -> Path:
 
 
 def _config(fields: dict[str, Any]) -> Qwen3_5MoeTextConfig:
-    fields = dict(fields)
     rope = {
         "rope_type": "default",
         "rope_theta": fields.pop("rope_theta", 1e4),
         "partial_rotary_factor": fields.pop("partial_rotary_factor", 0.25),
     }
-    config = Qwen3_5MoeTextConfig(rope_parameters=rope, **fields, **{"mtp_num_hidden_layers": 1})
+    config = Qwen3_5MoeTextConfig(rope_parameters=rope, **{**fields, "mtp_num_hidden_layers": 1})
     config.architectures = ["Qwen3_5MoeForCausalLM"]
     return config
 

@@ -1,0 +1,28 @@
+"""From files to tensors: `safetensors` finds and checks what is on disk, `formats` turns it into numbers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One tensor of a file, as its header describes it; `dtype` in the words of safetensors: BF16, F32, I32, ..."""
+
+    file: Path
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """All tensors of a model under canonical names, on one device. One-dimensional ones are float32.
+
+    `mtp` has the head's names without `mtp.`; None: no head. `warnings`: what a person should know about the values.
+    """
+
+    main: dict[str, Tensor]
+    mtp: dict[str, Tensor] | None
+    warnings: tuple[str, ...] = ()

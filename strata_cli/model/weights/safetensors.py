@@ -1,0 +1,248 @@
+"""Checkpoints of safetensors files: headers first, then, when everything is found to be right, the weights.
+
+File format: 8 bytes little-endian length, a JSON header {name: {dtype, shape, data_offsets}}, the data.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from strata_cli.errors import UsageError
+from strata_cli.model.config import ModelConfig
+from strata_cli.model.qwen3_5_moe import MTP, Shape, expert_parts, mtp_tensor_shapes, rename, tensor_shapes
+from strata_cli.model.weights import Stored, Weights
+from strata_cli.model.weights.formats import Format, recognise, split_name
+
+INDEX = "model.safetensors.index.json"
+HEADER_LIMIT = 100_000_000  # bytes; safetensors' own
+NAMED = 3  # faults named in a message, the rest are counted
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFormat:
+    """What a checkpoint's headers say. `text`: the formats that hold its main weights, the largest share first."""
+
+    text: str
+    has_mtp: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A weight on disk that fills `shape[0]` rows of a tensor: its tensors by part, and how to read them."""
+
+    parts: dict[str, Stored]
+    shape: Shape
+    format: Format
+
+
+def open_checkpoint(path: Path) -> "Checkpoint":
+    """Read the headers of a directory's safetensors files, or of one file.
+
+    Raises UsageError: nothing there, a file that is missing, truncated or corrupt, a tensor that lies in two files.
+    """
+    stored: dict[str, Stored] = {}
+    for file in _files(path):
+        for tensor in read_header(file):
+            name = rename(tensor.name)
+            if name is None:
+                continue
+            if name in stored:
+                other = stored[name]
+                raise UsageError(f"{path}: {tensor.name} is there twice, in {other.file.name} and {file.name}")
+            stored[name] = tensor
+    return Checkpoint(path, stored)
+
+
+class Checkpoint:
+    """The tensors of a checkpoint by canonical name, known by their headers."""
+
+    def __init__(self, path: Path, stored: dict[str, Stored]):
+        self.path = path
+        self.weights: dict[str, dict[str, Stored]] = {}  # name of a weight -> its tensors by part
+        for name, tensor in stored.items():
+            weight, part = split_name(name)
+            self.weights.setdefault(weight, {})[part] = tensor
+
+    @property
+    def has_mtp(self) -> bool:
+        return any(name.startswith(MTP) for name in self.weights)
+
+    def check(self, config: ModelConfig, graft: "Checkpoint | None" = None) -> CheckpointFormat:
+        """Compare the headers with what `config` needs; nothing else is read.
+
+        `graft`: another checkpoint whose MTP head stands in for this one's.
+        Raises UsageError naming tensors that are missing, unexpected, misshapen or in a format that is not supported.
+        """
+        main, head = self._plan(config, graft)
+        sizes: Counter[str] = Counter()
+        for pieces in main.values():
+            for piece in pieces:
+                sizes[piece.format.label] += prod(piece.shape)
+        shares = [label for label, size in sizes.most_common() if size >= 0.05 * sizes.total()]
+        return CheckpointFormat(" + ".join(shares), head is not None)
+
+    def load(
+        self, config: ModelConfig, dtype: torch.dtype, device: torch.device | str, graft: "Checkpoint | None" = None
+    ) -> Weights:
+        """Read all weights as `dtype` (one-dimensional ones as float32) onto `device`, after the checks of `check`."""
+        main_plan, head_plan = self._plan(config, graft)
+        main = _read(main_plan, tensor_shapes(config), dtype, device)
+        main.setdefault("lm_head.weight", main["embed_tokens.weight"])
+        if head_plan is None:
+            return Weights(main, None)
+        head = _read(head_plan, mtp_tensor_shapes(config), dtype, device)
+        return Weights(main, head, tuple(_untrained(head, graft or self)))
+
+    def _plan(
+        self, config: ModelConfig, graft: "Checkpoint | None"
+    ) -> tuple[dict[str, list[Piece]], dict[str, list[Piece]] | None]:
+        """Where each tensor of the main model, and of the MTP head if there is one, comes from."""
+        shapes = tensor_shapes(config)
+        if config.tie_word_embeddings and "lm_head.weight" not in self.weights:
+            del shapes["lm_head.weight"]
+        main = self._match({name: parts for name, parts in self.weights.items() if not name.startswith(MTP)}, shapes)
+        source = graft or self
+        if not source.has_mtp:
+            if graft:
+                raise UsageError(f"{graft.path} has no MTP head", "its tensors would be named mtp.*")
+            return main, None
+        heads = {name: parts for name, parts in source.weights.items() if name.startswith(MTP)}
+        wanted = {MTP + name: shape for name, shape in mtp_tensor_shapes(config).items()}
+        return main, {name.removeprefix(MTP): pieces for name, pieces in source._match(heads, wanted).items()}
+
+    def _match(self, found: dict[str, dict[str, Stored]], wanted: dict[str, Shape]) -> dict[str, list[Piece]]:
+        """The pieces of every tensor in `wanted`, all of `found` used. Raises UsageError with what does not match."""
+        left, missing, wrong = dict(found), [], []
+        matched: dict[str, list[Piece]] = {}
+        for name, shape in wanted.items():
+            split = expert_parts(name, shape)
+            pieces = {name: shape} if name in left or not any(part in left for part in split) else split
+            matched[name] = []
+            for piece, size in pieces.items():
+                parts = left.pop(piece, None)
+                if parts is None:
+                    missing.append(piece)
+                    continue
+                try:
+                    matched[name].append(Piece(parts, size, recognise(parts, size)))
+                except UsageError as fault:
+                    wrong.append(str(fault))
+        unexpected = [stored.name for parts in left.values() for stored in parts.values()]
+        faults = [
+            f"{what} {_some(names)}" for what, names in (("missing", missing), ("unexpected", unexpected)) if names
+        ]
+        if faults or wrong:
+            raise UsageError(f"{self.path}: " + "; ".join(faults + ([_some(wrong)] if wrong else [])))
+        return matched
+
+
+def read_header(file: Path) -> list[Stored]:
+    """The tensors of one safetensors file. Raises UsageError when it is truncated or not such a file."""
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if size >= 8 and length > HEADER_LIMIT:
+                raise UsageError(f"{file} is not a safetensors file", "a Git LFS pointer would need `git lfs pull`")
+            text = stream.read(length)
+    except OSError as fault:
+        raise UsageError(f"cannot read {file}: {fault.strerror}") from fault
+    if size < 8 + length or size < 8:
+        raise UsageError(f"{file} is truncated: {size} bytes, its header alone has {8 + length}", "fetch it again")
+    try:
+        header: dict[str, Any] = json.loads(text)
+        header.pop("__metadata__", None)
+        tensors = [Stored(file, name, entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()]
+        end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as fault:
+        raise UsageError(f"{file} has a corrupt header: {fault!r}", "fetch it again") from fault
+    if size < end:
+        raise UsageError(f"{file} is truncated: {size} bytes of {end}", "fetch it again")
+    try:  # safetensors' own checks: offsets and sizes without gaps
+        with safe_open(file, framework="pt"):
+            pass
+    except (SafetensorError, OSError) as fault:
+        raise UsageError(f"{file} is corrupt: {fault}", "fetch it again") from fault
+    return tensors
+
+
+def _files(path: Path) -> list[Path]:
+    """The files of a checkpoint: those its index lists and any with an MTP head beside them, or all there are."""
+    if path.is_file():
+        return [path]
+    files = sorted(path.glob("*.safetensors"))
+    index = path / INDEX
+    if index.is_file():
+        try:
+            listed = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, TypeError, KeyError, AttributeError) as fault:
+            raise UsageError(f"{index} is not an index of safetensors files: {fault!r}") from fault
+        missing = sorted(listed - {file.name for file in files})
+        if missing:
+            raise UsageError(
+                f"{path}: {len(missing)} of {len(listed)} files are missing: {_some(missing)}", "fetch them"
+            )
+        files = [file for file in files if file.name in listed or "mtp" in file.name]
+    if not files:
+        raise UsageError(f"{path} has no *.safetensors files" if path.is_dir() else f"no such checkpoint: {path}")
+    return files
+
+
+def _read(
+    plan: dict[str, list[Piece]], shapes: dict[str, Shape], dtype: torch.dtype, device: torch.device | str
+) -> dict[str, Tensor]:
+    """The tensors of a plan, each piece decoded into its rows."""
+    tensors = {}
+    with ExitStack() as stack:
+        files = {
+            file: stack.enter_context(safe_open(file, framework="pt"))
+            for file in {part.file for pieces in plan.values() for piece in pieces for part in piece.parts.values()}
+        }
+        for name, pieces in plan.items():
+            shape = shapes[name]
+            wanted = torch.float32 if len(shape) == 1 else dtype
+            tensor = torch.empty(shape, dtype=wanted, device=device)
+            rows, done = tensor.flatten(0, 1) if len(pieces) > 1 else tensor, 0
+            for piece in pieces:
+                parts = {part: files[at.file].get_tensor(at.name) for part, at in piece.parts.items()}
+                rows[done : done + piece.shape[0]] = piece.format.decode(parts, wanted)
+                done += piece.shape[0]
+            tensors[name] = tensor
+    return tensors
+
+
+def _some(names: Iterable[str]) -> str:
+    """A few names, then a count."""
+    names = list(names)
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+# A head as initialised and never trained: normal numbers of this spread in every matrix. Trained ones have .008 to .014
+# and a kurtosis of 5 to 15.
+INITIAL_STD = 0.02
+ENOUGH_NUMBERS = 1_000_000  # below, tiny models: their spread and tails say little
+
+
+def _untrained(head: dict[str, Tensor], source: Checkpoint) -> list[str]:
+    """A warning if the MTP head looks as it was initialised."""
+    matrices = [w.float() for name, w in head.items() if w.ndim == 2 and ("_proj" in name or name == "fc.weight")]
+    if sum(w.numel() for w in matrices) < ENOUGH_NUMBERS:
+        return []
+    for w in matrices:
+        std = w.std()
+        kurtosis = ((w - w.mean()) / std).pow(4).mean()
+        if abs(std / INITIAL_STD - 1) > 0.05 or abs(kurtosis - 3) > 0.2:
+            return []
+    return [
+        f"the MTP head of {source.path} looks untrained (std {INITIAL_STD} throughout, normal): few drafts will hold"
+    ]
