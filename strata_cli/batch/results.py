@@ -11,6 +11,9 @@ from strata_cli.batch.records import PromptRecord
 from strata_cli.engine.types import Request, Result, SpecStats, Timings, TokenLogprob
 from strata_cli.text.thinking import split_thinking
 
+# Legal inside a JSON string, but line breaks to many readers of lines (str.splitlines for one).
+LINE_BREAKS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
+
 
 class Decoder(Protocol):
     """Token ids to text (`strata_cli.text.tokenizer.Tokenizer`)."""
@@ -50,7 +53,10 @@ class RecordWriter:
             record = self._simple(asked, result, text)
         else:
             record = self._openai(asked, result, text, created, thinking_opened)
-        return msgspec.json.encode(record) + b"\n"
+        encoded = msgspec.json.encode(record)
+        for raw, escape in LINE_BREAKS:
+            encoded = encoded.replace(raw, escape)
+        return encoded + b"\n"
 
     def _simple(self, asked: PromptRecord, result: Result, text: str) -> dict[str, Any]:
         record: dict[str, Any] = {
