@@ -63,9 +63,9 @@ def find_model(
 
 def cached_snapshot(repo: str, revision: str | None) -> Path | None:
     """The snapshot of a repository in the cache, if its weights are whole; None where the download is to be done."""
-    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub import constants, try_to_load_from_cache
 
-    config = try_to_load_from_cache(repo, "config.json", revision=revision)
+    config = try_to_load_from_cache(repo, "config.json", constants.HF_HUB_CACHE, revision)
     if not isinstance(config, str):
         return None
     snapshot = Path(config).parent
@@ -86,10 +86,10 @@ def weights_are_whole(directory: Path) -> bool:
 
 def cached_models() -> list[str]:
     """The repositories in the Hugging Face cache that are models."""
-    from huggingface_hub import CacheNotFound, scan_cache_dir
+    from huggingface_hub import CacheNotFound, constants, scan_cache_dir
 
     try:
-        repos = scan_cache_dir().repos
+        repos = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except CacheNotFound:
         return []
     return sorted(repo.repo_id for repo in repos if repo.repo_type == "model")
