@@ -73,6 +73,7 @@ class Reader:
     stream: IO[bytes]
     headers: list[Header] = field(default_factory=list)
     lines: int = 0
+    windows: int = 0
     bad: list[int] = field(default_factory=list)  # line numbers that are neither a window nor a header (the first 10)
     bad_lines: int = 0
     torn: bool = False  # the last line has no end and no sense: a run that was cut off
@@ -111,6 +112,7 @@ class Reader:
                 line.verified = line.drafts
             self._t = self._t + line.step_ms / 1000 if line.t < 0 else self._base + line.t
             line.t = self._t
+        self.windows += len(lines)
         return lines
 
     def _line(self, text: bytes) -> Line | None:

@@ -140,13 +140,15 @@ class SnapshotBuilder:
 
     Args:
         header: what does not change.
-        total: requests in the queue, those that are done included.
+        total: requests of the whole run.
         limits: what is known of the requests, by id.
+        done: of them, those that an earlier run did.
     """
 
-    def __init__(self, header: Header, total: int, limits: Mapping[str, Limit] | None = None):
+    def __init__(self, header: Header, total: int, limits: Mapping[str, Limit] | None = None, done: int = 0):
         self._header = header
         self._total = total
+        self._earlier = done
         self._limits = limits or {}
         self._seats: dict[int, _Seat] = {}
         self._seconds: deque[_Second] = deque(maxlen=HISTORY_S)
@@ -243,7 +245,7 @@ class SnapshotBuilder:
             cached_tokens=self._cached_tokens,
             cached_requests=self._cached_requests,
             total=self._total,
-            done=self._done,
+            done=self._earlier + self._done,
             failed=self._failed,
             active=len(self._seats),
             eta_s=self._eta(elapsed),
@@ -296,7 +298,7 @@ class SnapshotBuilder:
         if not self._done or not self._tokens or not elapsed:
             return None
         mean = self._finished_tokens / self._done
-        waiting = max(self._total - self._done - len(self._seats), 0)
+        waiting = max(self._total - self._earlier - self._done - len(self._seats), 0)
         left = waiting * mean + sum(max(mean - seat.tokens, 0.0) for seat in self._seats.values())
         return left / (self._tokens / elapsed)
 
