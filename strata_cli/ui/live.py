@@ -1,73 +1,260 @@
-"""The screen of a dialogue: which of the writers shows a turn, and how the person picks and edits. No torch."""
+"""The screen of a run: live on a terminal, a plain line every ten seconds elsewhere, nothing with --quiet.
 
-from collections.abc import Sequence
+All three are an `Observer`. Records go to stdout, so nothing here ever touches it.
+"""
 
-from strata_cli.chat.turn import Answer
-from strata_cli.text.thinking import Piece
-from strata_cli.ui.candidates import Columns, Listing
-from strata_cli.ui.repl import ask_pick, edit_text
-from strata_cli.ui.stream import AnswerWriter, Channels
+import io
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console
+from rich.live import Live
+
+from strata_cli.engine.types import Downgrade, Event
+from strata_cli.ui.dashboard import render
+from strata_cli.ui.gpu import GpuMeter
+from strata_cli.ui.keys import Keys, is_terminal
+from strata_cli.ui.snapshot import Header, Limit, SnapshotBuilder
+
+FRAME_S = 0.1  # at most ten frames a second
+DRAW_SHARE = 0.015  # and at most this share of the time
+LINE_S = 10.0
 
 
-class Screen:
-    """One answer streams to stdout; of several only the picked one goes there, or all when nobody picks.
+class Observer(Protocol):
+    """Sees a run; the caller hands over the events of every step and calls `tick` after it.
 
-    Args:
-        channels: stdout and stderr.
-        limit: tokens of a slot's context, for the status line.
-        live: draw candidates in columns where stderr is a terminal; otherwise one after the other.
-        attended: somebody is there to pick.
-        silent: show no answers at all, only notes.
+    `wants_stop`: admit nothing more, finish what runs, end. `paused`: admit nothing for now.
     """
 
-    def __init__(self, channels: Channels, limit: int, live: bool, attended: bool, silent: bool):
-        self.channels = channels
-        self.limit = limit
-        self.live = live and attended and channels.err_is_terminal
-        self.attended = attended
-        self.silent = silent
-        self._writer: AnswerWriter | None = None
-        self._candidates: Columns | Listing | None = None
+    wants_stop: bool
+    paused: bool
 
-    def begin(self, answers: Sequence[Answer]) -> None:
-        if self.silent:
-            return
-        if len(answers) == 1:
-            self._writer = AnswerWriter(self.channels)
-            return
-        if answers[0].params.temperature == 0:
-            self.note("temperature 0: the candidates are equal")
-        if self.live:
-            self._candidates = Columns(self.channels, answers)
-        else:
-            self._candidates = Listing(self.channels.err if self.attended else self.channels.out, answers)
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def events(self, events: Iterable[Event]) -> None: ...
+    def tick(self) -> None: ...
+    def note(self, text: str) -> None:
+        """A line for the user: a warning, where the output goes."""
+        ...
 
-    def show(self, answer: Answer, pieces: Sequence[Piece]) -> None:
-        if self._writer:
-            self._writer.show(answer, pieces)
+
+class Quiet:
+    """Shows nothing but notes: what goes wrong is said even with --quiet."""
+
+    def __init__(self, stream: TextIO):
+        self.wants_stop = self.paused = False
+        self._stream = stream
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def events(self, events: Iterable[Event]) -> None:
+        pass
 
     def tick(self) -> None:
-        if self._candidates:
-            self._candidates.tick()
-
-    def end(self, answers: Sequence[Answer]) -> None:
-        if self._writer:
-            self._writer.end(answers[0], self.limit)
-        if self._candidates:
-            self._candidates.end()
-        self._writer = self._candidates = None
-
-    def pick(self, answers: Sequence[Answer]) -> int | None:
-        """The candidate the person takes, which is then written as the answer."""
-        picked = ask_pick(len(answers))
-        if picked is not None:
-            writer = AnswerWriter(self.channels)
-            writer.show(answers[picked], [Piece(answers[picked].text, thinking=False)])
-            writer.end(answers[picked], self.limit)
-        return picked
-
-    def edit(self, text: str) -> str:
-        return edit_text(text)
+        pass
 
     def note(self, text: str) -> None:
-        self.channels.note(text)
+        print(text, file=self._stream, flush=True)
+
+
+class PlainProgress(Quiet):
+    """One plain line every ten seconds and one at the end."""
+
+    def __init__(self, builder: SnapshotBuilder, stream: TextIO, clock: Callable[[], float] = time.monotonic):
+        super().__init__(stream)
+        self._builder = builder
+        self._clock = clock
+        self._start = clock()
+        self._lines = 0  # periods of LINE_S that are over
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.note(self._line())
+
+    def events(self, events: Iterable[Event]) -> None:
+        events = list(events)
+        self._builder.events(events)
+        for event in events:
+            if isinstance(event, Downgrade):
+                self.note(f"downgrade: {event.what}: {event.why}")
+
+    def tick(self) -> None:
+        lines = int((self._clock() - self._start) / LINE_S)
+        if lines > self._lines:
+            self._lines = lines
+            self.note(self._line())
+
+    def _line(self) -> str:
+        s = self._builder.snapshot()
+        parts = [f"t={self._clock() - self._start:.0f}s", f"done={s.done}/{s.total}"]
+        parts += [f"failed={s.failed}"] if s.failed else []
+        parts += [f"active={s.active}"]
+        parts += [f"tok/s={s.tok_per_s:.0f}"] if s.tok_per_s is not None else []
+        parts += [f"accept={s.acceptance:.2f}"] if s.acceptance is not None else []
+        parts += [f"L={s.mean_L:.1f}"] if s.mean_L is not None else []
+        return " ".join(parts)
+
+
+class _Notes(io.TextIOBase):
+    """Stands in for stderr while the screen is up: whole lines become notes, so nothing tears the frame or is lost."""
+
+    def __init__(self, note: Callable[[str], None]):
+        self._note = note
+        self._rest = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._note(line)
+        return len(text)
+
+    def close_line(self) -> None:
+        if self._rest:
+            self._note(self._rest)
+            self._rest = ""
+
+
+class LiveScreen:
+    """The live screen, on the terminal's other page: the shell's text comes back untouched when it ends.
+
+    Draws from `tick`, in the caller's thread: no thread competes with the engine, and no frame is half a state. Frames
+    come at most ten a second and cost at most DRAW_SHARE of the time; `draw_s` is what they cost so far. Notes, and
+    whatever Python code writes to stderr meanwhile, show at the foot and are printed when the screen closes.
+    """
+
+    def __init__(
+        self,
+        builder: SnapshotBuilder,
+        header: Header,
+        stream: TextIO,
+        *,
+        ascii: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        keys: Keys | None = None,
+    ):
+        self.wants_stop = self.paused = False
+        self.draw_s = 0.0
+        self.frames = 0
+        self._builder, self._header = builder, header
+        self._stream = stream
+        self._ascii = ascii
+        self._clock = clock
+        self._keys = keys or Keys()
+        self._meter = GpuMeter(header.gpu)
+        self._detail: int | None = None
+        self._due = clock()
+        self._notes: list[str] = []
+        self._console = Console(file=stream, force_terminal=True)  # open_screen has looked: it is one
+        self._live = Live(
+            console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
+        self._catcher = _Notes(self.note)
+        self._stderr: TextIO | None = None
+
+    def __enter__(self) -> Self:
+        self._keys.__enter__()
+        self._live.start()
+        self._stderr, sys.stderr = sys.stderr, self._catcher
+        self.draw()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the terminal back; a second call does nothing."""
+        if self._stderr is None:
+            return
+        sys.stderr, self._stderr = self._stderr, None
+        self._live.stop()
+        self._keys.__exit__(kind, error, trace)
+        self._catcher.close_line()
+        for text in self._notes:
+            print(text, file=self._stream)
+        self._stream.flush()
+
+    def events(self, events: Iterable[Event]) -> None:
+        self._builder.events(events)
+
+    def note(self, text: str) -> None:
+        self._notes.append(text)
+        self._builder.notes.append(text)
+
+    def tick(self) -> None:
+        """Take keys, and draw if it is time."""
+        if self._clock() < self._due:
+            return
+        for key in self._keys.read():
+            self._press(key)
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw a frame now."""
+        began = self._clock()
+        snapshot = self._builder.snapshot(
+            self._meter.read(), paused=self.paused, stopping=self.wants_stop, detail=self._detail
+        )
+        width, height = self._console.size
+        self._live.update(render(snapshot, width, height, ascii=self._ascii), refresh=True)
+        cost = self._clock() - began
+        self.draw_s += cost
+        self.frames += 1
+        self._due = began + max(FRAME_S, cost / DRAW_SHARE)
+
+    def _press(self, key: str) -> None:
+        if key == "q":
+            self.wants_stop = True
+        elif key == "p":
+            self.paused = not self.paused
+        elif key == "l":
+            following = 0 if self._detail is None else self._detail + 1
+            self._detail = following if following < self._header.batch else None
+
+
+def open_screen(
+    header: Header,
+    total: int,
+    limits: Mapping[str, Limit] | None = None,
+    *,
+    done: int = 0,
+    tui: bool = True,
+    quiet: bool = False,
+    ascii: bool = False,
+    records_to_terminal: bool = False,
+    stream: TextIO | None = None,
+) -> Observer:
+    """The screen that fits: live if stderr really is a terminal, plain lines otherwise, nothing with `quiet`.
+
+    Args:
+        total: requests of the whole run; done: of them, those that an earlier run did.
+        limits: prompt and answer lengths by request id.
+        tui: False for --no-tui.
+        ascii: no characters beyond ASCII; a terminal that cannot show others gets none either.
+        records_to_terminal: the records scroll through this same terminal, so plain lines go with them.
+        stream: where to draw; default stderr.
+    """
+    stream = stream or sys.stderr
+    if quiet:
+        return Quiet(stream)
+    builder = SnapshotBuilder(header, total, limits, done)
+    console = Console(file=stream)
+    animate = is_terminal(stream) and console.is_interactive and not console.is_dumb_terminal
+    if not tui or records_to_terminal or not animate:
+        return PlainProgress(builder, stream)
+    ascii = ascii or not (stream.encoding or "ascii").lower().startswith("utf")
+    return LiveScreen(builder, header, stream, ascii=ascii)
