@@ -8,12 +8,17 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor of a file, as its header describes it; `dtype` in the words of safetensors: BF16, F32, I32, ..."""
+    """One tensor of a file, as its header describes it.
+
+    `dtype` in the words of safetensors: BF16, F32, I32, ...; its data are `size_bytes` at `offset` of the file.
+    """
 
     file: Path
     name: str
     dtype: str
     shape: tuple[int, ...]
+    offset: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

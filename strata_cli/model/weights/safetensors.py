@@ -6,17 +6,15 @@ File format: 8 bytes little-endian length, a JSON header {name: {dtype, shape, d
 import json
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from strata_cli.errors import UsageError
+from strata_cli.errors import StrataError, UsageError
 from strata_cli.model.config import ModelConfig
 from strata_cli.model.qwen3_5_moe import MTP, Shape, expert_parts, mtp_tensor_shapes, rename, tensor_shapes
 from strata_cli.model.weights import Stored, Weights
@@ -24,6 +22,14 @@ from strata_cli.model.weights.formats import Format, recognise, split_name
 
 INDEX = "model.safetensors.index.json"
 HEADER_LIMIT = 100_000_000  # bytes; safetensors' own
+TORCH_DTYPES = {
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+}  # those that the formats read
+ITEM_BYTES = {name: dtype.itemsize for name, dtype in TORCH_DTYPES.items()}
 NAMED = 3  # faults named in a message, the rest are counted
 
 
@@ -125,7 +131,7 @@ class Checkpoint:
         matched: dict[str, list[Piece]] = {}
         for name, shape in wanted.items():
             split = expert_parts(name, shape)
-            pieces = {name: shape} if name in left or not any(part in left for part in split) else split
+            pieces = split if any(part in left for part in split) else {name: shape}
             matched[name] = []
             for piece, size in pieces.items():
                 parts = left.pop(piece, None)
@@ -156,23 +162,44 @@ def read_header(file: Path) -> list[Stored]:
             text = stream.read(length)
     except OSError as fault:
         raise UsageError(f"cannot read {file}: {fault.strerror}") from fault
-    if size < 8 + length or size < 8:
-        raise UsageError(f"{file} is truncated: {size} bytes, its header alone has {8 + length}", "fetch it again")
+    data = 8 + length
+    if size < data:
+        raise UsageError(f"{file} is truncated: {size} bytes, its header alone has {data}", "fetch it again")
     try:
         header: dict[str, Any] = json.loads(text)
         header.pop("__metadata__", None)
-        tensors = [Stored(file, name, entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()]
-        end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as fault:
+        tensors = [_stored(file, name, entry, data) for name, entry in header.items()]
+    except (ValueError, TypeError, KeyError, AttributeError) as fault:
         raise UsageError(f"{file} has a corrupt header: {fault!r}", "fetch it again") from fault
+    end = max((tensor.offset + tensor.size_bytes for tensor in tensors), default=data)
     if size < end:
         raise UsageError(f"{file} is truncated: {size} bytes of {end}", "fetch it again")
-    try:  # safetensors' own checks: offsets and sizes without gaps
-        with safe_open(file, framework="pt"):
-            pass
-    except (SafetensorError, OSError) as fault:
-        raise UsageError(f"{file} is corrupt: {fault}", "fetch it again") from fault
+    for tensor in tensors:
+        width = ITEM_BYTES.get(tensor.dtype)
+        if tensor.offset < data or (width and tensor.size_bytes != prod(tensor.shape) * width):
+            what = f"{tensor.name} of {tensor.dtype} {list(tensor.shape)} has {tensor.size_bytes} bytes"
+            raise UsageError(f"{file} has a corrupt header: {what}", "fetch it again")
     return tensors
+
+
+def _stored(file: Path, name: str, entry: dict[str, Any], data: int) -> Stored:
+    """One entry of a header; offsets in it count from `data`, where the header ends."""
+    start, stop = map(int, entry["data_offsets"])
+    return Stored(file, name, str(entry["dtype"]), tuple(map(int, entry["shape"])), data + start, stop - start)
+
+
+def read_tensor(stored: Stored) -> Tensor:
+    """The data of one tensor, by plain reading: torch maps a whole file privately, which large ones may be refused."""
+    raw = torch.empty(stored.size_bytes, dtype=torch.uint8)
+    with stored.file.open("rb", buffering=0) as stream:
+        stream.seek(stored.offset)
+        view, done = raw.numpy().data, 0
+        while done < stored.size_bytes:
+            count = stream.readinto(view[done:])
+            if not count:
+                raise StrataError(f"{stored.file} ended while {stored.name} was read", "did it change meanwhile?")
+            done += count
+    return raw.view(TORCH_DTYPES[stored.dtype]).view(stored.shape)
 
 
 def _files(path: Path) -> list[Path]:
@@ -202,21 +229,16 @@ def _read(
 ) -> dict[str, Tensor]:
     """The tensors of a plan, each piece decoded into its rows."""
     tensors = {}
-    with ExitStack() as stack:
-        files = {
-            file: stack.enter_context(safe_open(file, framework="pt"))
-            for file in {part.file for pieces in plan.values() for piece in pieces for part in piece.parts.values()}
-        }
-        for name, pieces in plan.items():
-            shape = shapes[name]
-            wanted = torch.float32 if len(shape) == 1 else dtype
-            tensor = torch.empty(shape, dtype=wanted, device=device)
-            rows, done = tensor.flatten(0, 1) if len(pieces) > 1 else tensor, 0
-            for piece in pieces:
-                parts = {part: files[at.file].get_tensor(at.name) for part, at in piece.parts.items()}
-                rows[done : done + piece.shape[0]] = piece.format.decode(parts, wanted)
-                done += piece.shape[0]
-            tensors[name] = tensor
+    for name, pieces in plan.items():
+        shape = shapes[name]
+        wanted = torch.float32 if len(shape) == 1 else dtype
+        tensor = torch.empty(shape, dtype=wanted, device=device)
+        rows, done = tensor.flatten(0, 1) if len(pieces) > 1 else tensor, 0
+        for piece in pieces:
+            parts = {part: read_tensor(stored) for part, stored in piece.parts.items()}
+            rows[done : done + piece.shape[0]] = piece.format.decode(parts, wanted)
+            done += piece.shape[0]
+        tensors[name] = tensor
     return tensors
 
 

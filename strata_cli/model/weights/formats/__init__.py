@@ -52,13 +52,13 @@ def recognise(parts: Mapping[str, Stored], shape: tuple[int, ...]) -> Format:
 
     Raises UsageError, naming the tensor: a format that is not supported, a part missing or in excess, a wrong shape.
     """
-    first = next(iter(parts.values())).name
     for part, family in UNSUPPORTED.items():
         if part in parts:
             raise UsageError(f"{parts[part].name}: {family} is not supported", SUPPORTED)
     kind: type[PackedInt] | type[Dense] = PackedInt if "_packed" in parts else Dense
     missing = [part for part in kind.REQUIRED if part not in parts]
     if missing:
+        first = min(stored.name for stored in parts.values())
         raise UsageError(f"{first}: without {', '.join(missing)} beside it", SUPPORTED)
     for part, stored in parts.items():
         if part not in kind.REQUIRED + kind.OPTIONAL:

@@ -35,12 +35,13 @@ def pack(codes: Tensor, num_bits: int) -> Tensor:
     if num_bits == 4:
         low, high = unsigned.unflatten(-1, (-1, 2)).unbind(-1)
         unsigned = low | high << 4
-    return unsigned.contiguous().view(torch.int32)
+    # flat: a dimension of one keeps any stride through contiguous(), and view() to another width refuses it
+    return unsigned.flatten().view(torch.int32).view(*codes.shape[:-1], -1)
 
 
 def unpack(packed: Tensor, num_bits: int, n: int) -> Tensor:
     """int32 [..., words] -> the first n signed codes of each row, int8 [..., n]."""
-    unsigned = packed.contiguous().view(torch.uint8)
+    unsigned = packed.flatten().view(torch.uint8).view(*packed.shape[:-1], -1)
     if num_bits == 4:
         unsigned = torch.stack((unsigned & 15, unsigned >> 4), -1).flatten(-2)
     return (unsigned[..., :n].to(torch.int16) - (1 << num_bits - 1)).to(torch.int8)
