@@ -203,11 +203,11 @@ class Tally:
     def acceptance_rate(self) -> float | None:
         return self.accepted / self.verified if self.verified else None
 
-    def groups(self, key: Callable[[str, int], Hashable | None]) -> dict[Any, Group]:
-        """Windows by `key(kind, rows)`; None leaves a window out."""
+    def groups(self, key: Callable[[str, int, int], Hashable | None]) -> dict[Any, Group]:
+        """Windows by `key(kind, rows, rows after padding)`; None leaves a window out."""
         found: dict[Any, Group] = {}
-        for (kind, rows, _, b), (windows, ms, tokens, prompt_rows) in self.sizes.items():
-            if (k := key(kind, rows)) is not None:
+        for (kind, rows, bucket, b), (windows, ms, tokens, prompt_rows) in self.sizes.items():
+            if (k := key(kind, rows, bucket or rows)) is not None:
                 group = found.setdefault(k, Group())
                 group.windows += int(windows)
                 group.rows += rows * int(windows)
@@ -218,10 +218,10 @@ class Tally:
         return found
 
     def total(self) -> Group:
-        return self.groups(lambda kind, rows: 0).get(0, Group())
+        return self.groups(lambda kind, rows, padded: 0).get(0, Group())
 
     def by_kind(self) -> dict[str, Group]:
-        return dict(sorted(self.groups(lambda kind, rows: kind).items()))
+        return dict(sorted(self.groups(lambda kind, rows, padded: kind).items()))
 
     def padding_rows(self) -> int:
         """Rows computed for nothing, because windows are padded to a bucket."""

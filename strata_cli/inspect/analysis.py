@@ -241,10 +241,11 @@ def _budget(tally: Tally) -> dict[str, Any]:
 
 
 def _steps(tally: Tally) -> list[dict[str, Any]]:
-    """step_ms against rows; windows with prompt rows apart, those above 64 rows in powers of two."""
+    """step_ms against rows; windows with prompt rows apart, and in powers of two as all those above 64 rows are."""
 
-    def size(kind: str, rows: int) -> tuple[bool, int]:
-        return (kind not in DECODE_KINDS, rows if rows <= 64 else 1 << (rows - 1).bit_length())
+    def size(kind: str, rows: int, padded: int) -> tuple[bool, int]:
+        prompts = kind not in DECODE_KINDS
+        return prompts, 1 << max(rows - 1, 0).bit_length() if prompts or rows > 64 else rows
 
     return [
         {
@@ -261,12 +262,12 @@ def _steps(tally: Tally) -> list[dict[str, Any]]:
 
 
 def _row_cost(tally: Tally) -> dict[str, float] | None:
-    """Least squares of step_ms over rows, without prompt rows: what a window costs, and each row of it."""
-    groups = tally.groups(lambda kind, rows: rows if kind in DECODE_KINDS else None)
+    """Least squares of step_ms over computed rows, padding included, of windows without prompt rows."""
+    groups = tally.groups(lambda kind, rows, padded: padded if kind in DECODE_KINDS else None)
     n = sum(g.windows for g in groups.values())
     if len(groups) < 2:
         return None
-    mean_rows = sum(g.rows for g in groups.values()) / n
+    mean_rows = sum(g.windows * rows for rows, g in groups.items()) / n
     mean_ms = sum(g.ms for g in groups.values()) / n
     spread = sum(g.windows * (rows - mean_rows) ** 2 for rows, g in groups.items())
     slope = sum((rows - mean_rows) * (g.ms - g.windows * mean_ms) for rows, g in groups.items()) / spread

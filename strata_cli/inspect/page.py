@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from strata_cli.inspect.text import comparison, settings_that_differ
+from strata_cli.inspect.text import comparison, settings_that_differ, timeline
 from strata_cli.inspect.verdict import causes, speed
 
 Report = dict[str, Any]
@@ -60,7 +60,7 @@ def _report(r: Report) -> str:
 
 
 def _plots(r: Report) -> str:
-    points = [p for p in r["timeline"]["points"] if p["tok_per_s"] is not None]
+    points = timeline(r)
     decode = [s for s in r["steps"] if not s["prompt"]]
     prompt = [s for s in r["steps"] if s["prompt"]]
     by_slot = [(f"slot {s['slot']}", [p["conditional"] for p in s["positions"]]) for s in r["slots"]]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -83,7 +83,7 @@ def comparison(a: Report, b: Report) -> list[tuple[str, str, str, str]]:
     for name in dict.fromkeys([*x, *y]):
         left, right = x.get(name), y.get(name)
         ratio = f"{right / left:.3f}" if left and right is not None else "-"
-        rows.append((name, _number(left), _number(right), ratio))
+        rows.append((name, _number(left, 3), _number(right, 3), ratio))
     return rows
 
 
@@ -112,13 +112,13 @@ def _number(value: float | None, digits: int = 2) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold", header_style="dim")
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
+    table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(columns))
     for i, name in enumerate(columns):
         table.add_column(name, justify="left" if i == 0 else "right")
     for row in rows:
         table.add_row(*map(Text, row))
-    return table
+    return Group(Text(title, style="bold"), table)
 
 
 def _verdict(r: Report, console: Console) -> None:
@@ -148,7 +148,8 @@ def _summary(r: Report, console: Console) -> None:
         ("prompt tokens from the prefix cache", f"{r['prefix_hit_tokens']:,}"),
     ]
     if cost:
-        rows.append(("a window without prompts costs", f"{cost['window_ms']:.2f} ms + {cost['row_ms']:.3f} ms a row"))
+        fit = f"{cost['window_ms']:.2f} ms + {cost['row_ms']:.3f} ms a row"
+        rows.append(("a window without prompts costs (padding is rows)", fit))
     if r["mean_experts"] is not None:
         rows.append(("experts touched in a window", _number(r["mean_experts"], 1)))
     console.print(_table("summary", ("", ""), rows))
@@ -156,7 +157,6 @@ def _summary(r: Report, console: Console) -> None:
 
 
 def _kinds(r: Report, console: Console) -> None:
-    phases = [name for name in r["phases_ms"] if name != "other"]
     rows = [
         (
             kind,
@@ -165,13 +165,22 @@ def _kinds(r: Report, console: Console) -> None:
             f"{k['rows'] / k['windows']:.1f}",
             *(_number(k[key]) for key in ("ms_mean", "ms_p50", "ms_p99")),
             _share(k["ms"] / r["busy_ms"] if r["busy_ms"] else None),
-            *(_number(k["phases_ms"].get(name, 0.0) / k["windows"]) for name in phases),
         )
         for kind, k in r["kinds"].items()
     ]
-    columns = ("kind", "windows", "tokens", "rows", "ms", "p50", "p99", "of time", *phases)
-    console.print(_table("time by kind and by phase (ms a window)", columns, rows))
+    columns = ("kind", "windows", "tokens", "rows", "mean", "p50", "p99", "of time")
+    console.print(_table("time by kind of window (rows: mean; times: ms a window)", columns, rows))
     console.print()
+    phases = [name for name in r["phases_ms"] if name != "other"]
+    rows = [
+        (kind, *(_number(k["phases_ms"].get(name, 0.0) / k["windows"]) for name in phases))
+        for kind, k in r["kinds"].items()
+    ]
+    total = max(sum(r["phases_ms"].values()), 1e-9)
+    rows.append(("of time", *(_share(r["phases_ms"][name] / total) for name in phases)))
+    if phases:
+        console.print(_table("time by phase (ms a window)", ("kind", *phases), rows))
+        console.print()
 
 
 def _acceptance(r: Report, console: Console) -> None:
@@ -186,9 +195,9 @@ def _acceptance(r: Report, console: Console) -> None:
         )
         for p in r["positions"]
     ]
-    title = "acceptance by position (cumulative: of windows with a row for it; conditional: where the one before held)"
+    title = "acceptance by position (conditional: of the times it was reached)"
     if rows:
-        columns = ("position", "had a row", "reached", "accepted", "cumulative", "conditional")
+        columns = ("position", "verified", "reached", "accepted", "cumulative", "conditional")
         console.print(_table(title, columns, rows))
         console.print()
 
@@ -204,31 +213,37 @@ def _slots(r: Report, console: Console) -> None:
             _number(s["tokens_per_window"]),
             _number(s["mean_L"]),
             _share(s["acceptance_rate"]),
-            " ".join(_share(p["conditional"])[:-3] or "-" for p in s["positions"]) or "-",
             f"{s['sat_out']:,}",
             next(iter(s["reasons"]), "-"),
         )
         for s in r["slots"]
     ]
-    columns = ("slot", "requests", "tokens", "tok/s", "a window", "L", "accepted", "% by position", "sat out", "why")
-    console.print(_table("slots", columns, rows))
+    columns = ("slot", "requests", "tokens", "tok/s", "keeps", "L", "accepted", "sat out", "why")
+    console.print(_table("slots (keeps: tokens a window, those it sat out included)", columns, rows))
     console.print()
+    depth = len(r["positions"])
+    rates = [
+        (str(s["slot"]), *(_share(p["conditional"]) if (p := _at(s["positions"], j)) else "-" for j in range(depth)))
+        for s in r["slots"]
+    ]
+    if depth:
+        title = "conditional acceptance by slot and position"
+        console.print(_table(title, ("slot", *(str(j + 1) for j in range(depth))), rates))
+        console.print()
 
 
 def _bars(title: str, counts: Sequence[tuple[str, int]], console: Console, ascii: bool) -> None:
     total = sum(n for _, n in counts)
     if total:
         rows = [(name, f"{n:,}", _share(n / total), bar(n / total, 30, ascii=ascii)) for name, n in counts]
-        table = _table(title, ("", "windows", "share", ""), rows)
-        table.columns[-1].justify = "left"
-        console.print(table)
+        console.print(_table(title, ("", "windows", "share", ""), rows))
         console.print()
 
 
 def _steps(r: Report, console: Console) -> None:
     rows = [
         (
-            f"{'prompts, ' if s['prompt'] else ''}{'up to ' if s['rows_up_to'] > 64 else ''}{s['rows_up_to']}",
+            f"{'prompts, up to ' if s['prompt'] else ''}{s['rows_up_to']}",
             f"{s['windows']:,}",
             *(_number(s[key]) for key in ("ms_mean", "ms_p50", "ms_p90")),
             _number(s["tokens"] / s["ms_mean"] / s["windows"] * 1000 if s["ms_mean"] else None, 1),
@@ -256,13 +271,18 @@ def _contexts(r: Report, console: Console) -> None:
 
 
 def _over_time(r: Report, console: Console, ascii: bool) -> None:
-    points = [p for p in r["timeline"]["points"] if p["tok_per_s"] is not None]
+    points = timeline(r)
     if len(points) > 1:
         console.print(_line("tok/s over the seconds", "bold"))
         width = min(console.width, 100)
         xs, ys = [p["t"] for p in points], [p["tok_per_s"] for p in points]
         for line in line_plot(xs, ys, width=width, height=10, ascii=ascii):
             console.print(Text(line, no_wrap=True))
+
+
+def timeline(r: Report) -> list[dict[str, Any]]:
+    """The points to draw: a first or last stretch that is mostly outside the run says nothing."""
+    return [p for p in r["timeline"]["points"] if p["seconds"] >= r["timeline"]["width_s"] / 2]
 
 
 def _downgrades(r: Report, console: Console) -> None:
