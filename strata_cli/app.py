@@ -37,6 +37,9 @@ class Entry:
 
 COMMANDS = {
     "run": Entry("Generate", "Run a JSONL file of prompts, several at a time, and write a JSONL file of results."),
+    "inspect": Entry(
+        "Measure", "Say from a step-statistics file how fast a run was and what kept it from being faster."
+    ),
 }
 
 

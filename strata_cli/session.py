@@ -7,10 +7,10 @@ before a weight is loaded; `open_session` adds the engine.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from strata_cli.config import EngineConfig, SamplingParams
 from strata_cli.engine.types import Event, Request
@@ -22,6 +22,9 @@ from strata_cli.text.stop import StopWatch
 from strata_cli.text.template import ChatTemplate
 from strata_cli.text.thinking import opens_thinking
 from strata_cli.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import torch
 
 # generation_config.json key -> SamplingParams field
 DEFAULT_KEYS = {
@@ -41,6 +44,7 @@ class Engine(Protocol):
     def submit(self, request: Request) -> None: ...
     def cancel(self, request_id: str) -> bool: ...
     def step(self) -> list[Event]: ...
+    def pause(self, paused: bool = True) -> None: ...
     def close(self) -> None: ...
     @property
     def has_work(self) -> bool: ...
@@ -81,6 +85,17 @@ class Checkpoint:
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         return self.model_config.eos_token_ids
+
+    @property
+    def format(self) -> str:
+        """What config.json calls the weights: "int4 g32", "bfloat16", or "" where it says nothing."""
+        top = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        text = top.get("text_config", {})
+        groups = top.get("quantization_config", {}).get("config_groups", {})
+        for group in groups.values():
+            weights = group.get("weights") or {}
+            return f"int{weights.get('num_bits')} g{weights.get('group_size')}"
+        return str(text.get("dtype") or top.get("dtype") or top.get("torch_dtype") or "")
 
     def fingerprint(self) -> str:
         """16 digits that tell this checkpoint from another: all small files, and samples of the weights."""
@@ -156,11 +171,20 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """Where a model runs: its name, and the UUID of the GPU (None on the CPU)."""
+
+    name: str = "cpu"
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """A checkpoint with its engine; a context manager that closes it."""
 
     checkpoint: Checkpoint
     engine: Engine
+    device: Device = field(default_factory=Device)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -251,13 +275,18 @@ def open_session(settings: Settings) -> Session:
 
 def load_session(checkpoint: Checkpoint, config: EngineConfig) -> Session:
     """Load the weights of a checkpoint whose input has been checked."""
-    return Session(checkpoint, load_engine(checkpoint, config))
+    from strata_cli.engine.build import build_engine  # imports torch, so not before input was checked
 
-
-def load_engine(checkpoint: Checkpoint, config: EngineConfig) -> Engine:
-    """The engine of a checkpoint. Imports torch here, not before."""
-    from strata_cli.engine.build import build_engine
-
-    return build_engine(
+    engine = build_engine(
         checkpoint.path, checkpoint.model_config, config, checkpoint.eos_token_ids, vocab=checkpoint.vocab
     )
+    return Session(checkpoint, engine, _device(engine.runner.device))
+
+
+def _device(device: "torch.device") -> Device:
+    if device.type != "cuda":
+        return Device(device.type)
+    import torch
+
+    properties = torch.cuda.get_device_properties(device)
+    return Device(properties.name, f"GPU-{properties.uuid}")

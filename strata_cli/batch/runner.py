@@ -17,11 +17,23 @@ from strata_cli.errors import UsageError
 from strata_cli.session import Engine
 from strata_cli.text.stop import StopWatch
 
+PAUSE_S = 0.05  # between looks at the keys while nothing runs
+
 
 class Observer(Protocol):
     """Gets the events of each window, in order."""
 
     def events(self, events: Sequence[Event]) -> None: ...
+
+
+class Screen(Protocol):
+    """The observer that a person looks at, and can press keys on (`strata_cli.ui.live`)."""
+
+    wants_stop: bool
+    paused: bool
+
+    def events(self, events: Sequence[Event]) -> None: ...
+    def tick(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +62,17 @@ def run_batch(
     jobs: Iterable[Job],
     records: RecordWriter,
     write: Callable[[bytes], None],
-    observers: Sequence[Observer],
+    screen: Screen,
+    observers: Sequence[Observer] = (),
     interrupted: Callable[[], bool] = lambda: False,
 ) -> int:
     """Run all jobs and write a record as soon as one ends; returns how many failed.
 
     A request that the engine refuses, or that fails alone, is an error record. When `interrupted` turns true the window
-    in progress is the last; what runs then has no record.
+    in progress is the last; when the screen wants to stop, requests in a slot still finish. What is left has no record.
     """
     failed = 0
-    running: dict[str, Job] = {}
+    pending: dict[str, Job] = {}
 
     def finish(job: Job, result: Result) -> None:
         nonlocal failed
@@ -71,17 +84,24 @@ def run_batch(
         write(records.line(job.asked, result, text, int(time.time()), job.thinking))
 
     for job in jobs:
-        running[job.request.id] = job
+        pending[job.request.id] = job
         try:
             engine.submit(job.request)
         except UsageError as fault:
-            del running[job.request.id]
+            del pending[job.request.id]
             finish(job, failed_result(job.request, str(fault)))
-    while engine.has_work and not interrupted():
-        events = engine.step()
-        for event in events:
-            if isinstance(event, Finished):
-                finish(running.pop(event.request_id), event.result)
-        for observer in observers:
-            observer.events(events)
+    while pending and not interrupted():
+        engine.pause(screen.paused or screen.wants_stop)
+        if engine.has_work:
+            events = engine.step()
+            for event in events:
+                if isinstance(event, Finished):
+                    finish(pending.pop(event.request_id), event.result)
+            for observer in (*observers, screen):
+                observer.events(events)
+        elif screen.wants_stop:
+            break
+        else:
+            time.sleep(PAUSE_S)
+        screen.tick()
     return failed

@@ -19,14 +19,16 @@ from strata_cli import __version__
 from strata_cli.batch.journal import Journal, Mode, refuse_existing
 from strata_cli.batch.records import Faults, PromptRecord, parse
 from strata_cli.batch.results import RecordWriter
-from strata_cli.batch.runner import Job, Observer, StepStats, run_batch
+from strata_cli.batch.runner import Job, StepStats, run_batch
 from strata_cli.commands.options import EngineFlags, ModelFlags, OutputFlags, SamplingFlags, shared_options
 from strata_cli.engine.seeds import derive_seed, fresh_seed
-from strata_cli.engine.stats import RunSummary, StepStatsWriter
+from strata_cli.engine.stats import RunSummary, StepStatsWriter, Totals
 from strata_cli.errors import INTERRUPTED, OK, RECORDS_FAILED, UsageError
-from strata_cli.session import Checkpoint, Prompt, load_session, open_checkpoint
-from strata_cli.settings import Settings
-from strata_cli.ui.console import Console, ProgressLines, summary
+from strata_cli.session import Checkpoint, Prompt, Session, load_session, open_checkpoint
+from strata_cli.settings import ENGINE_FIELDS, Settings
+from strata_cli.ui.console import Console, summary
+from strata_cli.ui.live import Observer, open_screen
+from strata_cli.ui.snapshot import Header, Limit
 
 RECORDS = "Records"
 # Settings that the text of a request depends on, with coupled sampling and with rejection sampling.
@@ -91,23 +93,19 @@ def run(
         if not jobs:
             console.note(f"{output}: all {len(records)} requests are done")
             return RECORDS_FAILED if any(done.values()) else OK
-        observers: list[Observer] = [totals := RunSummary()]
+        observers: list[RunSummary | StepStats] = [totals := RunSummary()]
         if settings.step_stats is not None:
             observers.append(_step_stats(stack, settings, mode, console))
         session = stack.enter_context(load_session(checkpoint, settings.engine))
-        for downgrade in session.engine.downgrades:
-            console.warn(downgrade)
+        interrupt = stack.enter_context(Interrupt(console))
         if journal:
             journal.begin()
-        progress = ProgressLines(console, len(records), len(done))
-        interrupt = stack.enter_context(Interrupt(console))
-        began = time.perf_counter()
         write = journal.append if journal else _write_stdout
-        failed = run_batch(session.engine, jobs, writer, write, [*observers, progress], interrupt.asked)
-        wall_s = time.perf_counter() - began
-        progress.line()
-        console.note(summary(totals.totals(wall_s)))
-        if interrupt.asked():
+        began = time.perf_counter()
+        with _screen(session, settings, jobs, len(records), len(done), output is None) as screen:
+            failed = run_batch(session.engine, jobs, writer, write, screen, observers, interrupt.asked)
+        _report(console, totals.totals(time.perf_counter() - began))
+        if interrupt.asked() or screen.wants_stop:
             console.warn(f"interrupted; {_resume_command(output)}")
             return INTERRUPTED
     return RECORDS_FAILED if failed or any(done.values()) else OK
@@ -131,7 +129,7 @@ class Interrupt:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._asked:
-            os._exit(INTERRUPTED)  # every record that was written is flushed
+            raise KeyboardInterrupt
         self._asked = True
         self._console.warn("finishing this window; Ctrl-C again ends at once")
 
@@ -215,6 +213,41 @@ def _step_stats(stack: ExitStack, settings: Settings, mode: Mode, console: Conso
     writer = StepStatsWriter(settings.step_stats, header, append=mode.resumes, warn=console.warn)
     stack.callback(writer.close)
     return StepStats(writer)
+
+
+def _screen(
+    session: Session, settings: Settings, jobs: Sequence[Job], total: int, done: int, to_stdout: bool
+) -> Observer:
+    """What the user sees while it runs."""
+    engine = settings.engine
+    chosen = tuple(f"{n.replace('_', '-')} {settings.sources[n].value}" for n in ENGINE_FIELDS if n in settings.sources)
+    header = Header(
+        model=session.checkpoint.name,
+        format=session.checkpoint.format,
+        device=session.device.name,
+        batch=engine.batch,
+        spec=engine.spec,
+        settings=chosen,
+        gpu=session.device.gpu,
+    )
+    limits = {j.request.id: Limit(len(j.request.prompt), j.request.params.max_tokens) for j in jobs}
+    return open_screen(
+        header,
+        total,
+        limits,
+        done=done,
+        tui=settings.tui,
+        quiet=settings.quiet,
+        records_to_terminal=to_stdout and sys.stdout.isatty(),
+    )
+
+
+def _report(console: Console, totals: Totals) -> None:
+    """The summary; downgrades are said even with --quiet."""
+    console.note(summary(totals))
+    if console.quiet:
+        for text in totals.downgrades:
+            console.warn(text)
 
 
 def _write_stdout(record: bytes) -> None:

@@ -86,7 +86,7 @@ class FakeEngine:
         self.running: dict[int, tuple[Request, list[int]]] = {}
         self.downgrades: list[str] = []
         self.steps = 0
-        self.closed = False
+        self.closed = self.paused = False
 
     def at_step(self, number: int) -> None: ...
 
@@ -99,19 +99,22 @@ class FakeEngine:
     def cancel(self, request_id: str) -> bool:
         raise AssertionError("a batch cancels nobody")
 
+    def pause(self, paused: bool = True) -> None:
+        self.paused = paused
+
     def close(self) -> None:
         self.closed = True
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running)
+        return bool(self.running or (self.waiting and not self.paused))
 
     def step(self) -> list[Event]:
         self.steps += 1
         self.at_step(self.steps)
         events: list[Event] = []
         for slot in range(self.config.batch):
-            if slot not in self.running and self.waiting:
+            if slot not in self.running and self.waiting and not self.paused:
                 self.running[slot] = (self.waiting.pop(0), [])
                 events.append(Started(self.running[slot][0].id, slot, 0))
         if self.steps == 2 and self.config.batch == 3:
