@@ -96,7 +96,7 @@ def candidates(logits: Tensor, params: Sequence[SamplingParams]) -> Candidates:
     if 0 < top_k < vocab:
         scores, ids = scores.topk(top_k, -1)
     elif cut:
-        scores, ids = scores.sort(-1, descending=True, stable=True)
+        scores, ids = scores.sort(stable=True, dim=-1, descending=True)
     else:
         ids = torch.arange(vocab, device=logits.device).expand_as(scores)
     padding = -scores.shape[1] % LANES

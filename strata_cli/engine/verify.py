@@ -27,7 +27,8 @@ def accept_rejection(drafts: Sequence[int], p: Tensor, q: Tensor, draws: Sequenc
     """
     for j, draft in enumerate(drafts):
         row = draws[j]
-        u = uniform(*(torch.tensor([x]) for x in (signed(row.seed), draft, row.position)), PURPOSES["accept"]).item()
+        seed, token, position = (torch.tensor([x]) for x in (signed(row.seed), draft, row.position))
+        u = uniform(seed, token, position, PURPOSES["accept"]).item()
         if u * q[j, draft].item() < p[j, draft].item():
             continue
         residual = (p[j] - q[j]).clamp_min(0)

@@ -106,10 +106,7 @@ class GatedDeltaNet:
         cache.replay(layer, plan.slots)
         context = cache.conv[layer, plan.slot_ids]  # [n, kernel - 1, C]
         seen = torch.cat((context.flatten(0, 1), columns))
-        mixed = seen[plan.taps[:, 0]] * self.conv[0]
-        for tap in range(1, self.kernel):
-            mixed = mixed + seen[plan.taps[:, tap]] * self.conv[tap]
-        mixed = F.silu(mixed)
+        mixed = F.silu((seen[plan.taps] * self.conv).sum(1))
         q = l2_norm(mixed[:, :keys].view(-1, self.keys, self.k_dim), self.k_dim**-0.5)
         k = l2_norm(mixed[:, keys : 2 * keys].view(-1, self.keys, self.k_dim))
         v = mixed[:, 2 * keys :].view(-1, self.heads, self.v_dim)
@@ -117,11 +114,13 @@ class GatedDeltaNet:
 
         at, ratio = plan.row_at, cache.ratio
         state = cache.state[layer, plan.slot_ids]  # a working copy: drafts may yet be rejected
-        inputs = (q[at].repeat_interleave(ratio, 2), k[at].repeat_interleave(ratio, 2), v[at], beta[at], decay[at])
+        queries, keys_at = q[at].repeat_interleave(ratio, 2), k[at].repeat_interleave(ratio, 2)
+        inputs = (keys_at, v[at], beta[at], decay[at])
         parts, done = [], 0
         for after, s in [*plan.captures, (len(plan.active), None)]:
             if after > done:
-                parts.append(gated_delta(state, *(t[done:after] for t in inputs), plan.active[done:after]))
+                k_, v_, beta_, decay_ = (t[done:after] for t in inputs)
+                parts.append(gated_delta(state, k_, v_, beta_, decay_, plan.active[done:after], queries[done:after]))
                 done = after
             if s is not None:
                 cache.capture(layer, plan.slots[s], after, state[s], self._tail(context, columns, plan, s, after))

@@ -45,18 +45,21 @@ def paged_attention(
     )
     limit = limits.view(tiles, 1, 1, rows, 1).expand(-1, groups, ratio, -1, -1).reshape(tiles * groups, -1, 1)
     keys = torch.arange(span, device=q.device)
+    group = torch.arange(groups, device=q.device)[:, None]
     top = total = out = None
     for split in range(splits):
         pages = tables[:, split * KV_SPLIT_PAGES : (split + 1) * KV_SPLIT_PAGES]
-        k = k_pages[pages].view(tiles, span, groups, dim).permute(0, 2, 3, 1).reshape(tiles * groups, dim, span).float()
-        v = v_pages[pages].view(tiles, span, groups, dim).permute(0, 2, 1, 3).reshape(tiles * groups, span, dim).float()
+        places = pages.repeat_interleave(page, 1) * page + keys % page  # [T, span]
+        lines = (places[:, None] * groups + group).view(-1)
+        k = k_pages.view(-1, dim).index_select(0, lines).view(tiles * groups, span, dim).float()
+        v = v_pages.view(-1, dim).index_select(0, lines).view(tiles * groups, span, dim).float()
         index = keys + split * span
         seen = index <= limit
         if first_key and not split:
             seen &= index >= first_key
-        scores = torch.bmm(queries, k).masked_fill_(~seen, MASKED)
+        scores = torch.bmm(queries, k.mT).masked_fill_(~seen, MASKED)
         best = scores.amax(-1, keepdim=True)
-        if top is None:
+        if top is None or total is None or out is None:
             top = best
             weights = (scores - top).exp_()
             total, out = weights.sum(-1, keepdim=True), torch.bmm(weights, v)
@@ -66,6 +69,6 @@ def paged_attention(
             fade = (top - best).expand(-1, -1, LANES).exp()[..., :1]
             weights = (scores - best).exp_()
             total, out, top = total * fade + weights.sum(-1, keepdim=True), out * fade + torch.bmm(weights, v), best
-    assert out is not None, "at least one split"
+    assert out is not None and total is not None, "at least one split"
     out = (out / total).view(tiles, groups, ratio, rows, dim).permute(0, 3, 1, 2, 4)
     return out.reshape(tiles, rows, heads, dim).to(q.dtype)

@@ -74,7 +74,7 @@ class RecurrentCache:
         )
         state = self.state[layer, ids]
         active = [sum(n > t for n in lengths) for t in range(steps)]
-        gated_delta(state, None, k.repeat_interleave(self.ratio, 2), v, beta, decay, active)
+        gated_delta(state, k.repeat_interleave(self.ratio, 2), v, beta, decay, active)
         self.state[layer, ids] = state
         columns = torch.cat((self.conv[layer, ids], self.held["conv"][layer, ids, :steps]), 1)
         width = self.conv.shape[2]
