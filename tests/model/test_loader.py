@@ -87,6 +87,17 @@ def test_tied_head_is_the_embedding_itself(tmp_path: Path) -> None:
     assert weights.main["lm_head.weight"] is weights.main["embed_tokens.weight"]
 
 
+def test_a_head_on_disk_stands_over_the_config(tmp_path: Path) -> None:
+    """A config that ties and a checkpoint with another head: the head is used, in transformers too."""
+    make_tiny(tmp_path, shape="one-of-each", layout="stacked")
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["lm_head.weight"] = 2 * tensors["model.embed_tokens.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).lm_head.weight
+    assert torch.equal(theirs, tensors["lm_head.weight"])
+    assert torch.equal(load(tmp_path).main["lm_head.weight"], theirs)
+
+
 def test_vectors_stay_float32(tmp_path: Path) -> None:
     make_tiny(tmp_path, dtype="bfloat16")
     weights = load(tmp_path, torch.bfloat16)

@@ -48,12 +48,13 @@ def library(
     strategy = "group" if group else "channel"
     args = QuantizationArgs(num_bits=num_bits, symmetric=symmetric, strategy=strategy, group_size=group)
     runs = weight.unflatten(1, (-1, group or weight.shape[1]))
-    scale, _ = calculate_qparams(runs.amin(-1), runs.amax(-1), args)
+    scale, librarys_zero = calculate_qparams(runs.amin(-1), runs.amax(-1), args)
     scale = scale.to(scale_dtype).float()
     # the zero point belongs to the scale as it is stored
     low = runs.amin(-1).clamp(max=0)
     lowest = -(1 << num_bits - 1)
     zero = torch.zeros_like(low) if symmetric else (lowest - low / scale).round().clamp(lowest, -lowest - 1)
+    assert scale_dtype != torch.float32 or torch.equal(zero, librarys_zero.float())
     whole = ct_quantize(weight, scale, zero, args, dtype=torch.int8)
     return {"codes": whole, "scale": scale, "zero": zero, "value": ct_dequantize(whole, scale, zero, args)}
 
