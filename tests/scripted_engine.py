@@ -61,9 +61,9 @@ class ScriptedEngine:
         """Request id -> (prompt tokens, most tokens of the answer)."""
         return {s.request: (s.prompt, s.limit) for s in [*self.seats.values(), *self.waiting]}
 
-    def step(self) -> list[Event]:
+    def step(self, admit: bool = True) -> list[Event]:
         events: list[Event] = []
-        for slot in range(self.slots):
+        for slot in range(self.slots) if admit else ():
             if slot not in self.seats and self.waiting:
                 seat = self.seats[slot] = self.waiting.pop(0)
                 seat.read = 16 if self.rng.random() < 0.2 else 0

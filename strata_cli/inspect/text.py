@@ -141,7 +141,7 @@ def _summary(r: Report, console: Console) -> None:
         ("tokens / requests", f"{r['tokens']:,} / {r['requests']:,}"),
         ("seconds, in windows", f"{r['seconds']:,.1f}, {r['busy_ms'] / 1000:,.1f}"),
         ("slots in use", _number(r["mean_slots"])),
-        ("drafts: made rows, verified, accepted", f"{r['drafts']:,}, {r['verified']:,}, {r['accepted']:,}"),
+        ("drafts: with a row, verified, accepted", f"{r['drafts']:,}, {r['verified']:,}, {r['accepted']:,}"),
         ("acceptance rate = accepted / verified", _share(r["acceptance_rate"])),
         ("mean acceptance length (golden token included)", _number(r["mean_acceptance_length"])),
         ("rows, prompt rows, padding", f"{r['rows']:,}, {r['prompt_rows']:,}, {r['padding_rows']:,}"),

@@ -20,7 +20,8 @@ from strata_cli.ui.keys import Keys, is_terminal
 from strata_cli.ui.snapshot import Header, Limit, SnapshotBuilder
 
 FRAME_S = 0.1  # at most ten frames a second
-DRAW_SHARE = 0.015  # and at most this share of the time
+DRAW_SHARE = 0.015  # and at most this share of the time,
+DRAW_CREDIT_S = 0.2  # after the first frames, which warm up
 LINE_S = 10.0
 
 
@@ -134,8 +135,9 @@ class LiveScreen:
     """The live screen, on the terminal's other page: the shell's text comes back untouched when it ends.
 
     Draws from `tick`, in the caller's thread: no thread competes with the engine, and no frame is half a state. Frames
-    come at most ten a second and cost at most DRAW_SHARE of the time; `draw_s` is what they cost so far. Notes, and
-    whatever Python code writes to stderr meanwhile, show at the foot and are printed when the screen closes.
+    come at most ten a second and rarer where they would cost more than DRAW_SHARE of the time; `draw_s` is what they
+    cost so far. Notes, and whatever Python code writes to stderr meanwhile, show at the foot and are printed when the
+    screen closes.
     """
 
     def __init__(
@@ -158,7 +160,7 @@ class LiveScreen:
         self._keys = keys or Keys()
         self._meter = GpuMeter(header.gpu)
         self._detail: int | None = None
-        self._due = clock()
+        self._start = self._due = clock()
         self._notes: list[str] = []
         self._console = Console(file=stream, force_terminal=True)  # open_screen has looked: it is one
         self._live = Live(
@@ -197,11 +199,15 @@ class LiveScreen:
 
     def tick(self) -> None:
         """Take keys, and draw if it is time."""
-        if self._clock() < self._due:
+        now = self._clock()
+        if now < self._due:
             return
-        for key in self._keys.read():
+        self._due = now + FRAME_S
+        keys = self._keys.read()
+        for key in keys:
             self._press(key)
-        self.draw()
+        if keys or self.draw_s < DRAW_CREDIT_S + DRAW_SHARE * (now - self._start):
+            self.draw()
 
     def draw(self) -> None:
         """Draw a frame now."""
@@ -211,10 +217,8 @@ class LiveScreen:
         )
         width, height = self._console.size
         self._live.update(render(snapshot, width, height, ascii=self._ascii), refresh=True)
-        cost = self._clock() - began
-        self.draw_s += cost
+        self.draw_s += self._clock() - began
         self.frames += 1
-        self._due = began + max(FRAME_S, cost / DRAW_SHARE)
 
     def _press(self, key: str) -> None:
         if key == "q":

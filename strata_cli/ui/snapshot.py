@@ -101,6 +101,7 @@ class _Seat:
     request: str
     since: float
     cached: int = 0
+    group: int | None = None  # of its last window
     prompt_done: int = 0
     tokens: int = 0
     state: str = "prompt"
@@ -151,6 +152,7 @@ class SnapshotBuilder:
         self._earlier = done
         self._limits = limits or {}
         self._seats: dict[int, _Seat] = {}
+        self._waiting_again: dict[str, _Seat] = {}  # requests that lost their slot when memory ran short
         self._seconds: deque[_Second] = deque(maxlen=HISTORY_S)
         self._begin: float | None = None
         self._now = 0.0
@@ -166,7 +168,10 @@ class SnapshotBuilder:
                 case WindowDone(record):
                     self._window(record)
                 case Started(request, slot, cached):
-                    self._seats[slot] = _Seat(request, self._now, cached, prompt_done=cached)
+                    seat = self._waiting_again.pop(request, None) or _Seat(request, self._now)
+                    seat.cached = seat.prompt_done = cached
+                    seat.group, seat.state = None, "prompt"
+                    self._seats[slot] = seat
                     self._cached_tokens += cached
                     self._cached_requests += cached > 0
                 case Finished(_, slot, result):
@@ -194,6 +199,9 @@ class SnapshotBuilder:
             sums.phases[phase] += ms
         for text in r.downgrades:
             self._downgrades[text] = None
+        for slot in [s for s, seat in self._seats.items() if seat.group == r.group and s not in r.slot]:
+            seat = self._seats.pop(slot)
+            self._waiting_again[seat.request] = seat
         for i, slot in enumerate(r.slot):
             keeps, L = r.keeps[i], r.L[i]
             sums.tokens += keeps
@@ -202,9 +210,11 @@ class SnapshotBuilder:
                 sums.rows += L
                 sums.slot_windows += 1
                 sums.keeps += keeps
-            seat = self._seats.get(slot)
-            if seat is None or seat.request != r.request[i]:
+            held = self._seats.get(slot)
+            if held is None or held.request != r.request[i]:
                 continue  # it finished in this window, and its event came first
+            seat = held
+            seat.group = r.group
             seat.tokens += keeps
             seat.prompt_done += r.prompt[i]
             seat.L, seat.reason, seat.ctx = L, r.reason[i], r.ctx[i]
