@@ -8,6 +8,7 @@ from typing import IO, Any
 
 from strata_cli.engine.tally import DECODE_KINDS, SlotTally, Tally, slow_slot
 from strata_cli.engine.types import SpecStats
+from strata_cli.errors import StrataError
 from strata_cli.inspect.reader import Line, Reader
 
 MAX_BINS = 240
@@ -104,6 +105,7 @@ def _only(slot: int, lines: Iterable[Line]) -> Iterator[Line]:
 def report(found: Analysis) -> dict[str, Any]:
     """The whole report as plain data; this is what `--json` prints. Times as named, None where nothing was counted."""
     tally, total = found.tally, found.tally.total()
+    _check(found)
     header = found.reader.headers[0] if found.reader.headers else None
     seconds = found.end - found.start
     slots, spec = tally.slots(), tally.spec()
@@ -152,6 +154,14 @@ def report(found: Analysis) -> dict[str, Any]:
         "chain_off": tally.fuse and {"t": tally.fuse[0], "why": tally.fuse[1], "windows": tally.fuse_windows},
         "downgrades": [{"t": t, "what": text} for text, t in tally.downgrades.items()],
     }
+
+
+def _check(found: Analysis) -> None:
+    """Refuse a file whose windows contradict themselves: no figure of it would mean anything."""
+    for (slot, L, keeps, verified, accepted, *_), times in found.tally.cells.items():
+        if not (0 <= accepted <= verified and 0 <= L and 0 <= keeps):
+            said = f"slot {slot} accepts {accepted} of {verified} verified drafts, L is {L}, keeps {keeps}"
+            raise StrataError(f"{found.name}: {times:,} of its windows contradict themselves: {said}")
 
 
 def _per(count: float, of: float) -> float | None:

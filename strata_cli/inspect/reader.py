@@ -104,16 +104,29 @@ class Reader:
             lines = _windows.decode_lines(data)
             self.lines += len(lines)
         except msgspec.MsgspecError:
-            lines = [line for text in data.splitlines() if (line := self._line(text)) is not None]
+            lines = []
+            for text in data.splitlines():
+                if (line := self._line(text)) is not None:
+                    self._complete([line])  # one by one: a header sets the time line of what follows it
+                    lines.append(line)
+        else:
+            self._complete(lines)
+        self.windows += len(lines)
+        return lines
+
+    def _complete(self, lines: list[Line]) -> None:
+        """Fill in what the lines leave out, and put them on the file's time line."""
         for line in lines:
-            if not len(line.slot) == len(line.L) == len(line.keeps) == len(line.accepted_by) == len(line.ctx):
+            n = len(line.slot)
+            if not (
+                n == len(line.L) == len(line.keeps) == len(line.ctx) == len(line.reason) == len(line.prompt)
+                and n == len(line.drafted_by) == len(line.accepted_by)
+            ):
                 self._fill(line)
             if line.verified < 0:
                 line.verified = line.drafts
             self._t = self._t + line.step_ms / 1000 if line.t < 0 else self._base + line.t
             line.t = self._t
-        self.windows += len(lines)
-        return lines
 
     def _line(self, text: bytes) -> Line | None:
         self.lines += 1
