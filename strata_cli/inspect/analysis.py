@@ -159,7 +159,7 @@ def report(found: Analysis) -> dict[str, Any]:
 def _check(found: Analysis) -> None:
     """Refuse a file whose windows contradict themselves: no figure of it would mean anything."""
     for (slot, L, keeps, verified, accepted, *_), times in found.tally.cells.items():
-        if not (0 <= accepted <= verified and 0 <= L and 0 <= keeps):
+        if not (0 <= accepted <= verified and L >= 0 and keeps >= 0):
             said = f"slot {slot} accepts {accepted} of {verified} verified drafts, L is {L}, keeps {keeps}"
             raise StrataError(f"{found.name}: {times:,} of its windows contradict themselves: {said}")
 

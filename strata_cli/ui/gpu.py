@@ -34,6 +34,7 @@ class GpuMeter:
         self._clock = clock
         self._read_at: float | None = None
         self._last = NOTHING
+        self._gpu = gpu
         self._nvml: Any = None
         self._handle: Any = None
         if gpu is not None:
@@ -43,7 +44,10 @@ class GpuMeter:
         now = self._clock()
         if self._read_at is None or now - self._read_at >= READ_EVERY_S:
             self._read_at = now
-            self._last = self._gauges() if self._nvml is not None else Gauges(used_bytes=process_bytes())
+            if self._gpu is None:
+                self._last = Gauges(used_bytes=process_bytes())
+            elif self._nvml is not None:
+                self._last = self._gauges()
         return self._last
 
     def _gauges(self) -> Gauges:
@@ -61,10 +65,8 @@ class GpuMeter:
 
 def _open(gpu: str | int) -> tuple[Any, Any]:
     """The nvml module and the card's handle, or (None, None) where there is no driver or no such card."""
-    try:
-        import pynvml
-    except ImportError:
-        return None, None
+    import pynvml  # here, since most commands need no driver
+
     try:
         pynvml.nvmlInit()
         by_name = isinstance(gpu, str)
