@@ -45,6 +45,14 @@ class Job:
     thinking: bool = False
 
 
+@dataclass(slots=True)
+class Outcome:
+    """How many requests failed, and how many have no record because the run was stopped."""
+
+    failed: int = 0
+    left: int = 0
+
+
 class StepStats:
     """The observer that writes the step-statistics file."""
 
@@ -65,22 +73,21 @@ def run_batch(
     screen: Screen,
     observers: Sequence[Observer] = (),
     interrupted: Callable[[], bool] = lambda: False,
-) -> int:
-    """Run all jobs and write a record as soon as one ends; returns how many failed.
+) -> Outcome:
+    """Run all jobs and write a record as soon as one ends.
 
     A request that the engine refuses, or that fails alone, is an error record. When `interrupted` turns true the window
     in progress is the last; when the screen wants to stop, requests in a slot still finish. What is left has no record.
     """
-    failed = 0
+    outcome = Outcome()
     pending: dict[str, Job] = {}
 
     def finish(job: Job, result: Result) -> None:
-        nonlocal failed
         text = ""
         if isinstance(watch := job.request.watch, StopWatch):
             watch.close()
             text = watch.text
-        failed += result.finish_reason == "error"
+        outcome.failed += result.finish_reason == "error"
         write(records.line(job.asked, result, text, int(time.time()), job.thinking))
 
     for job in jobs:
@@ -104,4 +111,5 @@ def run_batch(
         else:
             time.sleep(PAUSE_S)
         screen.tick()
-    return failed
+    outcome.left = len(pending)
+    return outcome

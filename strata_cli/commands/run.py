@@ -102,13 +102,18 @@ def run(
             journal.begin()
         write = journal.append if journal else _write_stdout
         began = time.perf_counter()
-        with _screen(session, settings, jobs, len(records), len(done), output is None) as screen:
-            failed = run_batch(session.engine, jobs, writer, write, screen, observers, interrupt.asked)
+        try:
+            with _screen(session, settings, jobs, len(records), len(done), output is None) as screen:
+                outcome = run_batch(session.engine, jobs, writer, write, screen, observers, interrupt.asked)
+        except BaseException:
+            if output is not None:
+                console.warn(_resume_command(output))
+            raise
         _report(console, totals.totals(time.perf_counter() - began))
-        if interrupt.asked() or screen.wants_stop:
-            console.warn(f"interrupted; {_resume_command(output)}")
+        if outcome.left or interrupt.asked():
+            console.warn(f"interrupted, {outcome.left} requests left; {_resume_command(output)}")
             return INTERRUPTED
-    return RECORDS_FAILED if failed or any(done.values()) else OK
+    return RECORDS_FAILED if outcome.failed or any(done.values()) else OK
 
 
 class Interrupt:

@@ -5,6 +5,7 @@ import os
 import signal
 
 from strata_cli.engine.seeds import derive_seed
+from strata_cli.errors import StrataError
 from tests.cli.fake import EOS, FakeEngine
 from tests.conftest import build_byte_tokenizer
 
@@ -206,3 +207,18 @@ def test_end_of_text_is_no_text(strata, prompts):
     ended = [r for r in ran.records if r["token_ids"][-1] == EOS]
     assert ended
     assert all("im_end" not in r["text"] and r["finish_reason"] == "stop" for r in ended)
+
+
+def test_a_run_that_breaks_says_how_to_go_on(strata, prompts, tmp_path, monkeypatch):
+    def breaks(self, step):
+        if step == 5:
+            raise StrataError("the GPU fell off the bus")
+
+    file, out = prompts(*({"prompt": f"p{i}", "seed": i} for i in range(8))), tmp_path / "out.jsonl"
+    monkeypatch.setattr("sys.argv", ["strata", "run", str(file), "-o", str(out)])
+    monkeypatch.setattr(FakeEngine, "at_step", breaks)
+    ran = strata("run", file, "-m", strata.model, "-o", out)
+    assert ran.code == 1
+    assert "error: the GPU fell off the bus" in ran.err
+    assert f"strata run {file} -o {out} --resume" in ran.err
+    assert strata.engines[0].closed

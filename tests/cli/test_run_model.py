@@ -88,3 +88,21 @@ def test_the_context_that_is_checked_is_the_engines(model):
     checkpoint = strata_cli.session.read_checkpoint(str(model), strata_cli.session.EngineConfig(ctx=99))
     with strata_cli.session.load_session(checkpoint, strata_cli.session.EngineConfig(ctx=99)) as session:
         assert session.engine.ctx == checkpoint.context == 99
+
+
+def test_a_cut_file_is_resumed_to_the_same_records(model, tmp_path, capfd):
+    file, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    lines = [{"id": str(i), "prompt": [5 + i, 9, 30], "max_tokens": 8 + 3 * i, "temperature": 0.8} for i in range(7)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    args = ("run", file, "-m", model, "-o", out, "--simple", "--with-tokens", "-q")
+    assert run(*args, capfd=capfd)[0] == 0
+
+    def records() -> dict[str, object]:
+        found = {r["custom_id"]: r for r in map(json.loads, out.read_text().splitlines())}
+        return {name: (r["token_ids"], r["text"], r["seed"], r["finish_reason"]) for name, r in found.items()}
+
+    whole = records()
+    out.write_bytes(out.read_bytes()[: out.stat().st_size // 2])
+    assert run(*args, "--resume", "--batch", 2, "--spec", 0, capfd=capfd)[0] == 0
+    assert records() == whole
+    assert len(whole) == 7

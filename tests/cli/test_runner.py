@@ -38,18 +38,19 @@ def run(tmp_path, screen, requests=10):
         prompt = checkpoint.prompt(f"prompt {i}")
         params = SamplingParams(seed=i, max_tokens=10, ignore_eos=True)
         jobs.append(Job(PromptRecord(str(i), i + 1, "x"), checkpoint.request(str(i), prompt, params)))
-    failed = run_batch(engine, jobs, RecordWriter("m", True, True), lines.append, screen)
-    return engine, failed, [json.loads(line) for line in lines]
+    outcome = run_batch(engine, jobs, RecordWriter("m", True, True), lines.append, screen)
+    return engine, outcome, [json.loads(line) for line in lines]
 
 
 def test_all_of_them(tmp_path):
-    _, failed, records = run(tmp_path, Keyboard())
-    assert failed == 0
+    _, outcome, records = run(tmp_path, Keyboard())
+    assert (outcome.failed, outcome.left) == (0, 0)
     assert sorted(int(r["custom_id"]) for r in records) == list(range(10))
 
 
 def test_stop_finishes_what_runs(tmp_path):
-    engine, _, records = run(tmp_path, Keyboard(wants_stop=[2]))
+    engine, outcome, records = run(tmp_path, Keyboard(wants_stop=[2]))
+    assert outcome.left == 8
     assert {r["custom_id"] for r in records} == {"0", "1"}
     assert all(r["completion_tokens"] == 10 for r in records)
     assert not engine.running
