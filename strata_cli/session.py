@@ -88,14 +88,14 @@ class Checkpoint:
 
     @property
     def format(self) -> str:
-        """What config.json calls the weights: "int4 g32", "bfloat16", or "" where it says nothing."""
+        """What config.json calls the weights: "int4 g32", "bfloat16", or "safetensors" where it says nothing."""
         top = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
         text = top.get("text_config", {})
         groups = top.get("quantization_config", {}).get("config_groups", {})
         for group in groups.values():
             weights = group.get("weights") or {}
             return f"int{weights.get('num_bits')} g{weights.get('group_size')}"
-        return str(text.get("dtype") or top.get("dtype") or top.get("torch_dtype") or "")
+        return str(text.get("dtype") or top.get("dtype") or top.get("torch_dtype") or "safetensors")
 
     def fingerprint(self) -> str:
         """16 digits that tell this checkpoint from another: all small files, and samples of the weights."""
