@@ -2,28 +2,32 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from strata_cli.config import EngineConfig
-from strata_cli.engine.cache import SlotCache
 from strata_cli.engine.cache.pages import PAGE_TOKENS
 from strata_cli.engine.cache.prefix import PrefixCache
+from strata_cli.engine.cache.slots import SlotCache
 from strata_cli.engine.drafters import Drafter
 from strata_cli.engine.drafters.mtp import MtpDrafter
+from strata_cli.engine.drafters.ngram import NgramDrafter
+from strata_cli.engine.drafters.vocab import DraftVocab, read_counts
 from strata_cli.engine.engine import Engine
+from strata_cli.engine.fuse import Downgrades
 from strata_cli.engine.planner import Planner
 from strata_cli.engine.runner import Runner
-from strata_cli.errors import UsageError
+from strata_cli.errors import StrataError, UsageError
 from strata_cli.model.config import ModelConfig
 from strata_cli.model.decoder import Decoder
-from strata_cli.model.layers import Weights
 from strata_cli.model.mtp import MtpHead
+from strata_cli.model.weights import Weights
 from strata_cli.model.weights.safetensors import open_checkpoint
 from strata_kernels.linear import padded_rows
 
-DEFAULT_CTX = 8192
+MIB = 2**20
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -54,64 +58,62 @@ def build_engine(
     """Load the checkpoint in `directory` and put an engine around it.
 
     eos: token ids that end a request. vocab: real token ids (the tokenizer's), where the embedding is padded beyond
-    them.
-    Raises UsageError for settings that the checkpoint or the machine cannot honour, StrataError for a broken
-    checkpoint.
+    them. Raises UsageError for what the checkpoint or the machine cannot honour, StrataError for a broken checkpoint.
     """
     settle_threads()
     device = pick_device(config.device)
     dtype = pick_dtype(config.dtype, device)
     checkpoint = open_checkpoint(directory)
-    found = checkpoint.check(model)
     graft = open_checkpoint(Path(config.mtp)) if config.mtp else None
-    if config.batch_mtp and not found.has_mtp and graft is None:
-        raise UsageError(
-            f"{directory} has no MTP tensors, and --batch-mtp asks for them", "drop --batch-mtp, or --mtp PATH"
-        )
-    weights = checkpoint.load(model, dtype, device)
-    mtp = weights.mtp if graft is None else graft.load_mtp(model, dtype, device)
-    return assemble(weights.main, mtp, model, config, eos, device, dtype, vocab)
+    found = checkpoint.check(model, graft)
+    if config.batch_mtp and not found.has_mtp:
+        what = f"{directory} has no MTP tensors, and --batch-mtp asks for them"
+        raise UsageError(what, "drop --batch-mtp, or take a head from another checkpoint with --mtp PATH")
+    weights = checkpoint.load(model, dtype, device, graft)
+    return assemble(weights, model, config, eos, device, vocab=vocab, counts=read_counts(directory))
 
 
 def assemble(
-    main: Weights,
-    mtp: Weights | None,
+    weights: Weights,
     model: ModelConfig,
     config: EngineConfig,
     eos: Sequence[int],
     device: torch.device,
-    dtype: torch.dtype,
+    *,
     vocab: int | None = None,
     pages: int | None = None,
+    counts: dict[int, int] | None = None,
 ) -> Engine:
-    """An engine around loaded weights. pages: KV pages in all (None: every slot can fill its context, and the prefix
-    cache its
-    budget)."""
-    ctx = min(model.max_position_embeddings, config.ctx or DEFAULT_CTX)
-    if config.ctx is not None and config.ctx > model.max_position_embeddings:
-        what = f"--ctx {config.ctx} is more than the model's {model.max_position_embeddings} positions"
-        raise UsageError(what, f"--ctx {model.max_position_embeddings} or less")
-    if mtp is None or config.spec == 0 or config.batch_mtp is False:
-        mtp = None
-    decoder = Decoder(main, model, min(vocab or model.vocab_size, model.vocab_size))
-    head = MtpHead(mtp, model, decoder.embedding) if mtp is not None else None
-    kv_dtype = dtype if config.kv_dtype == "auto" else DTYPES[config.kv_dtype]
-    per_slot = -(-ctx // PAGE_TOKENS)
-    cached = per_slot if config.prefix_cache else 0
+    """An engine around loaded weights, which several engines may share.
+
+    pages: KV pages in all (None: every slot can fill its context, and the prefix cache has its own). counts: of token
+    ids, for the draft vocabulary.
+    """
+    ctx = config.context(model.max_position_embeddings)
+    vocab = min(vocab or model.vocab_size, model.vocab_size)
+    downgrades = Downgrades()
+    for warning in weights.warnings:
+        downgrades.add("MTP head", warning)
+    drafting = config.spec > 0 and config.drafter != "off" and config.batch_mtp is not False
+    headed = drafting and weights.mtp is not None
+    decoder = Decoder(weights.main, model, vocab)
+    head = MtpHead(weights.mtp, model, decoder.embedding) if headed and weights.mtp is not None else None
+    dtype = decoder.embedding.dtype if config.kv_dtype == "auto" else DTYPES[config.kv_dtype]
+    if pages is None:
+        pages = plan_pages(model, config, ctx, headed, dtype, device, downgrades)
     cache = SlotCache(
-        model,
-        slots=config.batch,
-        rows=config.spec + 1,
-        pages=pages or config.batch * per_slot + cached + 1,
-        ctx=ctx,
-        mtp=head is not None,
-        dtype=kv_dtype,
-        device=device,
+        model, slots=config.batch, rows=config.spec + 1, pages=pages, ctx=ctx, mtp=headed, dtype=dtype, device=device
     )
     runner = Runner(decoder, head, cache, device)
     drafters: dict[str, Drafter] = {}
-    if head is not None:
-        drafters["mtp"] = MtpDrafter(runner, config.batch, config.accept == "rejection")
+    if drafting:
+        drafters["ngram"] = NgramDrafter(config.batch)
+    if headed:
+        chosen = DraftVocab(config.draft_vocab, vocab, eos, counts) if config.draft_vocab else None
+        drafters["mtp"] = MtpDrafter(runner, config.batch, config.accept == "rejection", chosen)
+    elif drafting and config.drafter == "mtp":
+        config = replace(config, drafter="ngram")
+        downgrades.add("MTP drafts off", "the checkpoint has no MTP tensors; drafts come from n-grams of the text")
     planner = Planner(
         spec=config.spec,
         rows=config.row_budget,
@@ -121,5 +123,32 @@ def assemble(
         batch=config.batch,
         bucket=padded_rows,
     )
-    prefix = PrefixCache(cache, config.prefix_cache_mib * 2**20) if config.prefix_cache else None
-    return Engine(runner, drafters, planner, config, ctx, eos, prefix)
+    prefix = PrefixCache(cache, config.prefix_cache_mib * MIB) if config.prefix_cache else None
+    return Engine(runner, drafters, planner, config, ctx, eos, prefix, downgrades)
+
+
+def plan_pages(
+    model: ModelConfig,
+    config: EngineConfig,
+    ctx: int,
+    mtp: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+    downgrades: Downgrades,
+) -> int:
+    """KV pages in all: a full context for every slot and the prefix cache's share, as far as the GPU's memory goes."""
+    layers = model.layer_types.count("full_attention") + mtp
+    page_bytes = 2 * layers * PAGE_TOKENS * model.num_key_value_heads * model.head_dim * dtype.itemsize
+    slot_pages = -(-ctx // PAGE_TOKENS)
+    cached = config.prefix_cache_mib * MIB // max(1, page_bytes) if config.prefix_cache else 0
+    wanted = config.batch * slot_pages + min(cached, config.batch * slot_pages) + 1
+    if device.type != "cuda":
+        return wanted
+    free = torch.cuda.mem_get_info(device)[0] - config.vram_reserve_mib * MIB
+    fitting = max(0, free // page_bytes)
+    if fitting < slot_pages + 1:
+        what = f"{free / MIB:.0f} MiB are left for keys and values, a context of {ctx} tokens takes "
+        raise StrataError(what + f"{(slot_pages + 1) * page_bytes / MIB:.0f}", "lower --ctx or --vram-reserve-mib")
+    if fitting < config.batch * slot_pages + 1:
+        downgrades.add("KV pages", f"{fitting} of {wanted} fit: not all {config.batch} slots can fill their context")
+    return min(wanted, fitting)

@@ -11,7 +11,7 @@ from strata_cli.config import EngineConfig
 from strata_cli.engine.cache.prefix import PrefixCache
 from strata_cli.engine.drafters import Drafter, Proposal, Seen, Wish
 from strata_cli.engine.fuse import Downgrades, is_out_of_memory
-from strata_cli.engine.judge import Judge
+from strata_cli.engine.judge import Judge, accept
 from strata_cli.engine.parts import Part, Window
 from strata_cli.engine.penalties import PenaltyCounts
 from strata_cli.engine.planner import Outcome, Planner, SlotView
@@ -33,7 +33,7 @@ class Engine:
         planner: chooses L.
         config: the settings; ctx: the most tokens of one request, prompt and completion.
         eos: token ids that end a request.
-        prefix: the prefix cache, or None.
+        prefix: the prefix cache, or None. downgrades: what was turned down while loading.
         clock: seconds.
     """
 
@@ -46,6 +46,7 @@ class Engine:
         ctx: int,
         eos: Sequence[int],
         prefix: PrefixCache | None = None,
+        downgrades: Downgrades | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
         self.runner, self.cache, self.drafters, self.planner = runner, runner.cache, drafters, planner
@@ -56,7 +57,7 @@ class Engine:
             config.prefill_policy, config.prefill_chunk, config.max_batched_tokens, config.gather_ms / 1000
         )
         self.seats: list[Slot | None] = [None] * config.batch
-        self.reported = Downgrades()
+        self.reported = downgrades or Downgrades()
         self.chain_off: str | None = None
         self.events: list[Event] = []
         self.group = 0
@@ -108,8 +109,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would bring anything: events to hand out, running requests, or waiting ones (unless paused).
-        """
+        """Whether a step would bring anything: events to hand out, running requests, or waiting ones (unless paused)."""
         waiting = bool(self.scheduler.queue) and not self.scheduler.paused
         return bool(self.events) or waiting or any(self.seats)
 
@@ -256,15 +256,14 @@ class Engine:
                 part.proposal = proposal
         window.ms["draft"] += (self.clock() - begun) * 1000
 
-    def _keep_drafting(self, slot: int, depth: int, probability: float) -> bool:
+    def _keep_drafting(self, slot: int, depth: int, probability: float | None) -> bool:
         """Whether a draft of this probability is kept as number `depth` + 1 of its chain."""
-        if probability < self.config.spec_min_p:
+        if probability is not None and probability < self.config.spec_min_p:
             return False
         return not self.config.mtp_varlen or self.planner.keep_drafting(slot, depth, probability)
 
     def _verify(self, window: Window) -> Tensor | None:
-        """One forward over all rows, then every row's own draw; nothing is committed yet. Returns hidden rows [R, D].
-        """
+        """One forward over all rows, then every row's own draw; nothing is committed yet. Returns hidden rows [R, D]."""
         parts = window.busy
         if not parts:
             return None
@@ -313,7 +312,7 @@ class Engine:
             slot, index = part.slot, part.slot.index
             if part.error is not None:
                 continue
-            self._accept(part)
+            accept(part, self.eos, self.penalties)
             committed = part.read or len(part.kept)
             if part.read:
                 self.cache.advance(index, part.read)
@@ -323,35 +322,14 @@ class Engine:
                 slot.spec.record(len(part.drafts), part.judged, part.held, committed)
                 outcomes.append(Outcome(index, part.L, part.judged, part.held))
             assert hidden is not None
-            seen.append(Seen(index, slot.tokens, hidden[part.row : part.row + committed], part.read > 0))
+            rows = hidden[part.row : part.row + committed]
+            seen.append(Seen(index, slot.tokens, len(part.kept), rows, part.read > 0))
         self._observe(seen)
         for part in window.busy:
             self._keep_prefixes(part, hidden)
         window.ms["commit"] += (self.clock() - begun) * 1000
         if outcomes:
             self._learn(window, outcomes)
-
-    def _accept(self, part: Part) -> None:
-        """Append the kept tokens until one ends the request; drafts behind that one are censored."""
-        slot, params = part.slot, part.slot.request.params
-        for i, token in enumerate(part.kept):
-            slot.tokens.append(token)
-            part.finish = self._ending(slot, token)
-            if part.finish is not None:
-                part.kept, part.logprobs = part.kept[: i + 1], part.logprobs[: i + 1]
-                part.judged, part.held = min(part.judged, i + 1), min(part.held, i + 1)
-                break
-        slot.logprobs.extend(part.logprobs)
-        if params.has_penalties:
-            self.penalties.commit(slot.index, part.kept)
-
-    def _ending(self, slot: Slot, token: int) -> str | None:
-        """The finish reason, if this token (the slot's last) ends the request."""
-        params, watch = slot.request.params, slot.request.watch
-        stopped = token in params.stop_token_ids or (token in self.eos and not params.ignore_eos)
-        if not stopped and watch is not None:
-            stopped = watch.push(token)
-        return "stop" if stopped else "length" if slot.left == 0 else None
 
     def _observe(self, seen: Sequence[Seen]) -> None:
         """Drafters see what was committed."""

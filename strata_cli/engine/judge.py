@@ -1,6 +1,6 @@
 """Verify and sample: one forward over all rows of a window, then each row's own draw, then which drafts hold."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ RowWatch = Callable[[str, int, Tensor], None]  # (request id, position of the to
 
 
 class Judge:
-    """`watch`, where set, sees the unprocessed logits of every committed token's row (`strata parity` compares them).
-    """
+    """`watch`, where set, sees the unprocessed logits of every committed token's row (`strata parity` compares them)."""
 
     def __init__(self, runner: Runner, penalties: PenaltyCounts, rejection: bool):
         self.runner, self.penalties, self.rejection = runner, penalties, rejection
@@ -69,7 +68,8 @@ class Judge:
             if not all(finite[rows]):
                 part.error = "the model's output is not a number"
             elif self.rejection and part.drafts:
-                p, q = distribution(logits[rows], draws[rows]), torch.stack(part.proposal.distributions)
+                p = distribution(logits[rows], draws[rows])
+                q = self._drafted_from(part, p)
                 part.kept, part.held = accept_rejection(part.drafts, p, q, draws[rows])
             else:
                 part.kept = accept_coupled(part.drafts, tokens[rows])
@@ -77,6 +77,13 @@ class Judge:
             part.judged = len(part.drafts)
             self._report(part, logits[rows])
             first += many
+
+    def _drafted_from(self, part: Part, p: Tensor) -> Tensor:
+        """The distributions [n, V] the drafts came from; a drafter without any put all on its draft."""
+        if part.proposal.distributions:
+            return torch.stack(part.proposal.distributions)
+        drafts = torch.tensor(part.drafts, device=p.device)[:, None]
+        return torch.zeros_like(p[:-1]).scatter_(1, drafts, 1.0)
 
     def _finishes_prompt(self, part: Part) -> bool:
         """Whether the part's last prompt row yields the request's first token (after a preemption it is known)."""
@@ -98,3 +105,26 @@ class Judge:
         if self.watch is not None:
             for j in range(len(kept)):
                 self.watch(slot.request.id, len(slot.tokens) + j, logits[j])
+
+
+def accept(part: Part, eos: Collection[int], penalties: PenaltyCounts) -> None:
+    """Append the kept tokens to the slot until one ends the request; drafts behind that one are censored."""
+    slot = part.slot
+    for i, token in enumerate(part.kept):
+        slot.tokens.append(token)
+        part.finish = ending(slot, token, eos)
+        if part.finish is not None:
+            part.kept, part.logprobs = part.kept[: i + 1], part.logprobs[: i + 1]
+            part.judged, part.held = min(part.judged, i + 1), min(part.held, i + 1)
+            break
+    slot.logprobs.extend(part.logprobs)
+    penalties.commit(slot.index, part.kept)
+
+
+def ending(slot: Slot, token: int, eos: Collection[int]) -> str | None:
+    """The finish reason, if this token (the slot's last) ends the request."""
+    params, watch = slot.request.params, slot.request.watch
+    stopped = token in params.stop_token_ids or (token in eos and not params.ignore_eos)
+    if not stopped and watch is not None:
+        stopped = watch.push(token)
+    return "stop" if stopped else "length" if slot.left == 0 else None

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from strata_cli.engine.cache import SlotCache
 from strata_cli.engine.cache.pages import PAGE_TOKENS
 from strata_cli.engine.cache.recurrent import RecurrentSnapshot
+from strata_cli.engine.cache.slots import SlotCache
 
 SPARSE_TOKENS = 512  # places in long prompts that later prompts may share only the beginning of
 

@@ -5,15 +5,19 @@ rows that were committed; `start` empties a slot, which begins with the pending 
 or with nothing. A drafter never changes what the engine emits, only how fast.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:  # a drafter without a model needs no torch
+    from torch import Tensor
 
-from strata_cli.engine.sampling import Draw
+    from strata_cli.engine.sampling import Draw
 
-KeepDrafting = Callable[[int, int, float], bool]  # (slot, drafts so far, probability of the last one) -> draft another?
+# (slot, drafts so far, probability of the next one where the drafter has one) -> is it worth a row?
+KeepDrafting = Callable[[int, int, float | None], bool]
 
 
 @dataclass(slots=True)
@@ -43,15 +47,18 @@ class Drafter(Protocol):
     """See the module."""
 
     def propose(self, wishes: Sequence[Wish], keep: KeepDrafting) -> dict[int, Proposal]: ...
-    def observe(self, seen: Sequence["Seen"]) -> None: ...
+    def observe(self, seen: Sequence[Seen]) -> None: ...
     def start(self, slot: int, hidden: Tensor | None) -> None: ...
 
 
 @dataclass(slots=True)
 class Seen:
-    """Rows that one slot committed in a window: all its tokens so far, and the rows' hidden rows [n, D]."""
+    """What one slot committed in a window: all its tokens so far, the last `fresh` of them new, and the hidden rows
+    [n, D] of its rows. `prompt`: they were prompt rows.
+    """
 
     slot: int
     tokens: Sequence[int]
+    fresh: int
     hidden: Tensor
     prompt: bool

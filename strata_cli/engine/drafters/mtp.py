@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from strata_cli.engine.drafters import KeepDrafting, Proposal, Seen, Wish
+from strata_cli.engine.drafters.vocab import DraftVocab
 from strata_cli.engine.runner import Runner
 from strata_cli.engine.sampling import distribution, sample
 from strata_cli.model.rows import Segment
@@ -19,22 +20,30 @@ RING_ROWS = 32  # waiting hidden rows of a slot that does not draft; beyond it t
 
 
 class MtpDrafter:
-    """`rejection`: draw with the drafter's own noise and keep its distributions, for rejection sampling."""
+    """`rejection`: draw with the drafter's own noise and keep its distributions, for rejection sampling. `vocab`: the
+    ids to draft from, None for all.
+    """
 
-    def __init__(self, runner: Runner, slots: int, rejection: bool):
-        self.runner, self.rejection = runner, rejection
+    def __init__(self, runner: Runner, slots: int, rejection: bool, vocab: DraftVocab | None = None):
+        self.runner, self.rejection, self.vocab = runner, rejection, vocab
+        if vocab is not None:
+            runner.restrict_drafts(vocab.ids())
         self.waiting: list[list[Tensor]] = [
             [] for _ in range(slots)
         ]  # hidden rows [n, D] up to the slot's last cached token
 
     def observe(self, seen: Sequence[Seen]) -> None:
-        """Keep committed rows until the head needs them. Prompt rows, and rows beyond the ring, go through it now in
-        one pass, all
-        but each slot's last, which waits for the token after it."""
+        """Keep committed rows until the head needs them.
+
+        Prompt rows, and rows beyond the ring, go through it now in one pass, all but each slot's last, which waits for
+        the token after it.
+        """
         segments: list[Segment] = []
         hidden: list[Tensor] = []
         for rows in seen:
             self.waiting[rows.slot].append(rows.hidden.clone())
+            if self.vocab is not None and self.vocab.count(rows.tokens[len(rows.tokens) - rows.fresh :]):
+                self.runner.restrict_drafts(self.vocab.ids())
             if rows.prompt or sum(map(len, self.waiting[rows.slot])) > RING_ROWS:
                 self._take(rows.slot, rows.tokens, 1, segments, hidden)
         if segments:
@@ -69,7 +78,7 @@ class MtpDrafter:
         last = [start + len(s.tokens) - 1 for start, s in zip(rows.starts, segments)]
         drafting = list(wishes)
         while True:
-            logits = self.runner.logits(hidden, last)
+            logits = self.runner.draft_logits(hidden, last)
             going = self._draw(drafting, logits, proposals, keep)
             if not going:
                 return proposals

@@ -1,0 +1,53 @@
+"""Which token ids the draft head scores, when it does not score all of them. No torch.
+
+Verification always scores every id, so a smaller choice costs acceptance and nothing else.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from strata_cli.errors import UsageError
+
+COUNTS_FILE = "token_counts.json"  # beside the weights: {"token id": count}
+REFRESH_TOKENS = 4096  # committed tokens between two choices
+
+
+class DraftVocab:
+    """The `size` most frequent of `vocab` ids: by the model's counts file and what was seen while running.
+
+    Where counts are equal (all zero at first without a file) the lower id goes first: in a byte-level BPE that is the
+    order of its merges. `always`: ids that are in whatever their count (those that end a request).
+    """
+
+    def __init__(self, size: int, vocab: int, always: Sequence[int], counts: dict[int, int] | None = None):
+        self.size, self.vocab, self.always = min(size, vocab), vocab, tuple(always)
+        self.counts = Counter(counts or {})
+        self.fresh = 0
+
+    def count(self, tokens: Sequence[int]) -> bool:
+        """Count committed tokens; True when it is time to choose again."""
+        self.counts.update(tokens)
+        self.fresh += len(tokens)
+        if self.fresh < REFRESH_TOKENS:
+            return False
+        self.fresh = 0
+        return True
+
+    def ids(self) -> list[int]:
+        """The choice, ascending."""
+        first = set(self.always)
+        order = sorted(range(self.vocab), key=lambda i: (i not in first, -self.counts[i], i))
+        return sorted(order[: self.size])
+
+
+def read_counts(directory: Path) -> dict[int, int]:
+    """The counts file of a checkpoint; empty without one. Raises UsageError for a file that is not what it should be."""
+    path = directory / COUNTS_FILE
+    if not path.is_file():
+        return {}
+    try:
+        return {int(token): int(count) for token, count in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (ValueError, AttributeError) as fault:
+        raise UsageError(f"{path}: {fault}", 'expected {"token id": count, ...}') from None
