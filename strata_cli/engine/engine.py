@@ -109,7 +109,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would bring anything: events to hand out, running requests, or waiting ones (unless paused)."""
+        """Whether a step would bring anything: events, running requests, or waiting ones (unless paused)."""
         waiting = bool(self.scheduler.queue) and not self.scheduler.paused
         return bool(self.events) or waiting or any(self.seats)
 
@@ -263,7 +263,7 @@ class Engine:
         return not self.config.mtp_varlen or self.planner.keep_drafting(slot, depth, probability)
 
     def _verify(self, window: Window) -> Tensor | None:
-        """One forward over all rows, then every row's own draw; nothing is committed yet. Returns hidden rows [R, D]."""
+        """One forward over all rows, then every row's own draw; nothing is committed. Returns hidden rows [R, D]."""
         parts = window.busy
         if not parts:
             return None

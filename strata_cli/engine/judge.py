@@ -18,7 +18,7 @@ RowWatch = Callable[[str, int, Tensor], None]  # (request id, position of the to
 
 
 class Judge:
-    """`watch`, where set, sees the unprocessed logits of every committed token's row (`strata parity` compares them)."""
+    """`watch`, where set, sees the unprocessed logits of every committed token's row (for `strata parity`)."""
 
     def __init__(self, runner: Runner, penalties: PenaltyCounts, rejection: bool):
         self.runner, self.penalties, self.rejection = runner, penalties, rejection

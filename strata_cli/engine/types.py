@@ -164,7 +164,7 @@ class Downgrade:
 
 @dataclass(slots=True)
 class StepRecord:
-    """One window, as the step-statistics file writes it. Arrays run in slot order over the slots that hold a request."""
+    """One window, as the statistics file writes it. Arrays run in slot order over the slots that hold a request."""
 
     kind: str
     t: float  # seconds since the engine started

@@ -43,7 +43,7 @@ class DraftVocab:
 
 
 def read_counts(directory: Path) -> dict[int, int]:
-    """The counts file of a checkpoint; empty without one. Raises UsageError for a file that is not what it should be."""
+    """The counts file of a checkpoint, {} without one. Raises UsageError for a file that is something else."""
     path = directory / COUNTS_FILE
     if not path.is_file():
         return {}
