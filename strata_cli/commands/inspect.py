@@ -36,11 +36,11 @@ def inspect(
 
     Reads the file that --step-stats wrote, also while it grows. Definitions:
 
-    acceptance rate = accepted / verified drafts, drafts behind the end of a request left out.
-    cumulative, of position j: accepted at j / windows that had a row for j.
-    conditional: accepted at j / windows in which j - 1 was accepted; the one to compare, as L adapts.
-    mean acceptance length: tokens a slot keeps per window, the golden (certain) one included.
-    A share ("about 20%") is an estimate of the part of the run that a cause took.
+      acceptance rate: accepted / verified drafts; those behind the end of a request are left out.
+      cumulative, of position j: accepted at j / windows that had a row for j.
+      conditional: accepted at j / windows in which j - 1 was accepted; the one to compare, as L adapts.
+      mean acceptance length: tokens a slot keeps per window, the golden (certain) one included.
+      "about 20%": an estimate of the part of the run that a cause took.
 
     Examples:
       strata inspect steps.jsonl

@@ -46,8 +46,7 @@ def _compared(a: Report, b: Report) -> str:
 def _report(r: Report) -> str:
     found = causes(r)
     items = "".join(
-        f"<li><b>{escape(c.name)}</b>, about {c.share:.0%}: {escape(c.what)}"
-        f'<br><span class="try">try: {escape(c.try_this)}</span></li>'
+        f'<li><b>{escape(c.title)}</b>: {escape(c.what)}<br><span class="try">try: {escape(c.try_this)}</span></li>'
         for c in found
     )
     lines = [f"<h1>{escape(r['file'])}</h1><p><b>{escape(speed(r))}</b></p>"]

@@ -7,11 +7,10 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from strata_cli.inspect.verdict import causes, speed
+from strata_cli.inspect.verdict import main_causes, speed
 from strata_cli.ui.plots import bar, line_plot
 
 Report = dict[str, Any]
-TOP_CAUSES = 3
 
 
 def show(r: Report, console: Console, *, ascii: bool = False) -> None:
@@ -51,8 +50,8 @@ def compare(a: Report, b: Report, console: Console) -> None:
         rows = [(n, *(_share(r[key].get(n, 0) / total) for r, total in zip((a, b), sums))) for n in names]
         console.print(_table(f"{key}, share of the slots' windows", (key, "A", "B"), rows))
     for r in (a, b):
-        for cause in causes(r)[:TOP_CAUSES]:
-            console.print(_line(f"{r['file']}: {cause.name}, about {cause.share:.0%}: {cause.what}"))
+        for cause in main_causes(r):
+            console.print(_line(f"{r['file']}: {cause.title}: {cause.what}"))
 
 
 MEASURES = (
@@ -123,9 +122,9 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 def _verdict(r: Report, console: Console) -> None:
     console.print(_line(speed(r), "bold"))
-    found = causes(r)
-    for cause in found[:TOP_CAUSES]:
-        console.print(_line(f"- {cause.name}, about {cause.share:.0%}: {cause.what}"))
+    found = main_causes(r)
+    for cause in found:
+        console.print(_line(f"- {cause.title}: {cause.what}"))
         console.print(_line(f"  try: {cause.try_this}"))
     if r["windows"] and not found:
         console.print(_line("- nothing stands out: no cause reaches 5% of the run"))
@@ -148,7 +147,7 @@ def _summary(r: Report, console: Console) -> None:
         ("prompt tokens from the prefix cache", f"{r['prefix_hit_tokens']:,}"),
     ]
     if cost:
-        fit = f"{cost['window_ms']:.2f} ms + {cost['row_ms']:.3f} ms a row"
+        fit = f"{cost['window_ms']:.2f} ms {cost['row_ms']:+.3f} ms a row"
         rows.append(("a window without prompts costs (padding is rows)", fit))
     if r["mean_experts"] is not None:
         rows.append(("experts touched in a window", _number(r["mean_experts"], 1)))

@@ -10,12 +10,19 @@ WORTH_SAYING = 0.05  # a cause below this share of the run is left out
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Something that kept the run from being faster. `share`: an estimate of the part of the run it cost, 0 to 1."""
+    """Something that kept the run from being faster.
+
+    `share`: an estimate of the part of the run it cost, 0 to 1; None where there is no honest estimate.
+    """
 
     name: str
-    share: float
+    share: float | None
     what: str
     try_this: str
+
+    @property
+    def title(self) -> str:
+        return self.name if self.share is None else f"{self.name}, about {self.share:.0%}"
 
 
 def speed(r: Report) -> str:
@@ -31,9 +38,16 @@ def speed(r: Report) -> str:
 
 
 def causes(r: Report) -> list[Cause]:
-    """What cost most, first; only what is worth saying."""
+    """What cost most, first; only what is worth saying; what has no estimate comes last."""
     found = [cause for finder in FINDERS for cause in finder(r)] if r["windows"] else []
-    return sorted((c for c in found if c.share >= WORTH_SAYING), key=lambda c: -c.share)
+    worth = [c for c in found if c.share is None or c.share >= WORTH_SAYING]
+    return sorted(worth, key=lambda c: -c.share if c.share is not None else 1.0)
+
+
+def main_causes(r: Report, most: int = 3) -> list[Cause]:
+    """The causes that cost most, and those without an estimate."""
+    found = causes(r)
+    return [c for i, c in enumerate(found) if i < most or c.share is None]
 
 
 def verdict(r: Report) -> dict[str, Any]:
@@ -93,6 +107,22 @@ def _acceptance(r: Report) -> Iterator[Cause]:
     yield Cause("low acceptance", lost / _wall_ms(r), what, hint)
 
 
+def _no_drafts(r: Report) -> Iterator[Cause]:
+    """Most windows without a draft: why, and what the drafts that were tried came to."""
+    slot_windows, alone = sum(r["L"].values()), r["L"].get("1", 0)
+    if not r["verified"] or alone < slot_windows / 2:
+        return
+    reason, times = max(r["reasons"].items(), key=lambda item: item[1])
+    first = r["positions"][0]
+    what = (
+        f"{alone / slot_windows:.0%} of the slots' windows had no draft (most often: {reason}, "
+        f"{times / slot_windows:.0%}); of the first drafts that were tried {first['cumulative']:.0%} held"
+    )
+    row = r["row_cost"]
+    cost = f"; a row costs {row['row_ms']:.3f} ms of {r['busy_ms'] / r['windows']:.1f}" if row else ""
+    yield Cause("few drafts", None, what + cost, "compare with a fixed L: --no-mtp-varlen --spec 1")
+
+
 def _budget(r: Report) -> Iterator[Cause]:
     cut, reached = r["budget"]["slot_windows"], r["budget"]["next_row_reached"]
     slot_windows = sum(r["L"].values())
@@ -117,7 +147,7 @@ def _host(r: Report) -> Iterator[Cause]:
         yield Cause("host time", host / _wall_ms(r), f"{per:.2f} ms of each window is spent outside the model", hint)
     if idle / _wall_ms(r) >= WORTH_SAYING:
         what = f"{idle / 1000:.1f} s passed between windows"
-        hint = "look at what the engine waited for: arriving requests, a slow reader of the output, a full disk"
+        hint = "look at what happened there: arriving requests, a slow reader of the output, the screen (--no-tui)"
         yield Cause("idle", idle / _wall_ms(r), what, hint)
 
 
@@ -171,6 +201,7 @@ def _padding(r: Report) -> Iterator[Cause]:
 FINDERS: tuple[Callable[[Report], Iterator[Cause]], ...] = (
     _prefill,
     _acceptance,
+    _no_drafts,
     _budget,
     _host,
     _slow_slot,

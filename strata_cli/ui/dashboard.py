@@ -3,8 +3,10 @@
 Lines are put together by hand, not by rich tables: a frame costs a fraction, and every column stays where it is.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from textwrap import wrap
 
@@ -81,9 +83,9 @@ def _clip(text: str, look: _Look, style: str = "") -> Text:
 
 
 def _join(parts: list[tuple[str, str]], look: _Look) -> Text:
-    """Styled parts with a dot between them."""
+    """Styled parts with a dot between them; empty ones are left out."""
     line = Text(no_wrap=True)
-    for i, (text, style) in enumerate(parts):
+    for i, (text, style) in enumerate(part for part in parts if part[0]):
         if i:
             line.append(look.dot, "dim")
         line.append(text.encode("ascii", "replace").decode() if look.ascii else text, style)
@@ -301,7 +303,7 @@ def _detail(s: Snapshot, look: _Look) -> list[Text]:
 def _totals(s: Snapshot, look: _Look) -> list[tuple[int, Text]]:
     kinds = look.dot.join(f"{kind} {rate:.1f}" for kind, rate in s.windows_per_s) or look.dash
     spark = sparkline(s.history[-(30 if look.width >= COMPACT else 8) :], ascii=look.ascii)
-    rate = [(f"{_num(s.tok_per_s, look, 1)} tok/s", "bold"), (spark, "cyan")] if spark else [("starting", "dim")]
+    rate = [(f"{_num(s.tok_per_s, look, 1)} tok/s", "bold"), (spark, "cyan")]
     accept = (f"accepted {_percent(s.acceptance, look)}", _rate_style(s.acceptance))
     length = (f"{_num(s.mean_acceptance_length, look, 2)} tokens a window and slot", "")
     cache = f"prefix cache {s.cached_tokens:,} tokens, {s.cached_requests} hits"
@@ -344,10 +346,10 @@ def _keys(s: Snapshot, look: _Look) -> Text:
 
 
 def save_svg(snapshot: Snapshot, path: Path, *, width: int = 120, height: int = 24, title: str = "strata run") -> None:
-    """Write a frame as an SVG picture of a terminal."""
-    with open("/dev/null", "w", encoding="utf-8") as nowhere:
-        console = Console(
-            record=True, width=width, height=height, file=nowhere, force_terminal=True, color_system="truecolor"
-        )
-        console.print(render(snapshot, width, height))
-    path.write_text(console.export_svg(title=title), encoding="utf-8")
+    """Write a frame as an SVG picture of a terminal. It names no font to fetch: the reader's monospace font serves."""
+    console = Console(
+        record=True, width=width, height=height, file=StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    console.print(render(snapshot, width, height))
+    svg = re.sub(r"@font-face \{.*?\}|<!--.*?-->", "", console.export_svg(title=title), flags=re.DOTALL)
+    path.write_text(svg.replace("Fira Code", "ui-monospace, Menlo, Consolas"), encoding="utf-8")

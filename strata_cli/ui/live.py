@@ -20,8 +20,8 @@ from strata_cli.ui.keys import Keys, is_terminal
 from strata_cli.ui.snapshot import Header, Limit, SnapshotBuilder
 
 FRAME_S = 0.1  # at most ten frames a second
-DRAW_SHARE = 0.015  # and at most this share of the time,
-DRAW_CREDIT_S = 0.2  # after the first frames, which warm up
+DRAW_SHARE = 0.012  # and at most this share of the time,
+DRAW_CREDIT_S = 0.1  # after the first frames, which warm up
 LINE_S = 10.0
 
 

@@ -225,6 +225,7 @@ def test_a_picture_of_the_screen(busy: Snapshot, tmp_path) -> None:
     save_svg(busy, tmp_path / "screen.svg")
     svg = (tmp_path / "screen.svg").read_text()
     assert svg.startswith("<svg") and "slot&#160;2&#160;is&#160;slow" in svg
+    assert "url(" not in svg.replace("url(#", "") and "@font-face" not in svg  # nothing is fetched to show it
 
 
 def test_without_a_driver_the_gauges_are_dashes(busy: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:

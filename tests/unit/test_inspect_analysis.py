@@ -190,6 +190,14 @@ def test_the_verdict_finds_the_fuse() -> None:
     assert r["chain_off"]["windows"] == r["windows"]
 
 
+def test_the_verdict_says_why_there_are_few_drafts() -> None:
+    r = verdict_of(ScriptedEngine(requests=20, acceptance=(0.2,), prompt_tokens=(1, 8)))
+    cause = next(c for c in causes(r) if c.name == "few drafts")
+    alone = r["L"]["1"] / sum(r["L"].values())
+    assert cause.share is None and cause.what.startswith(f"{alone:.0%} of the slots' windows had no draft")
+    assert "most often: acceptance, 100%" in cause.what
+
+
 def test_the_verdict_finds_empty_slots() -> None:
     r = verdict_of(ScriptedEngine(requests=1, max_tokens=(100, 101)))
     assert "1.0 of 4 slots" in next(c for c in causes(r) if c.name == "empty slots").what
