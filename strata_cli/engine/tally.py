@@ -4,7 +4,7 @@ A `Tally` takes the StepRecords of a live run and the lines of a statistics file
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
 from math import exp, log
@@ -143,11 +143,9 @@ class Tally:
 
     def add(self, windows: Iterable[WindowLike]) -> None:
         """Count these windows, in order."""
-        self.cells.update(self._cells(windows))
-
-    def _cells(self, windows: Iterable[WindowLike]) -> Iterator[Cell]:
         # A million lines pass through here: locals, and one dict entry for what would be several counters.
         sizes, seats = self.sizes, self.seats
+        cells: list[Cell] = []
         request: list[str] = []
         for w in windows:
             step_ms, prompt = w.step_ms, w.prompt
@@ -184,7 +182,8 @@ class Tally:
                 self._degraded(w)
             reads = map(bool, prompt) if prompt_rows else repeat(False)
             bits = map(int.bit_length, w.ctx)
-            yield from zip(w.slot, w.L, w.keeps, w.drafted_by, w.accepted_by, w.reason, bits, reads)
+            cells += zip(w.slot, w.L, w.keeps, w.drafted_by, w.accepted_by, w.reason, bits, reads)
+        self.cells.update(cells)
 
     def _seat(self, w: WindowLike) -> None:
         for slot, request in zip(w.slot, w.request):

@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import tracemalloc
 from dataclasses import asdict
 
 import pytest
@@ -209,3 +210,30 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_is_given() -> None:
     assert "<script" not in text and "&lt;script&gt;" in text
     assert "http" not in text and "src=" not in text and "@import" not in text
     assert text.count("<svg") >= 8
+
+
+def test_memory_does_not_grow_with_the_file() -> None:
+    lines = "\n".join(lines_of(ScriptedEngine(requests=40), header=False)).encode() + b"\n"
+
+    class Repeated(io.RawIOBase):
+        """The same lines over and over, never in memory at once."""
+
+        def __init__(self, times: int):
+            self.times, self.rest = times, b""
+
+        def read(self, size: int = -1) -> bytes:
+            if len(self.rest) < size and self.times:
+                self.times, self.rest = self.times - 1, self.rest + lines
+            out, self.rest = self.rest[:size], self.rest[size:]
+            return out
+
+    def peak_of(times: int) -> tuple[int, int]:
+        tracemalloc.start()
+        found = analyse(Repeated(times), "file")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak, found.reader.windows
+
+    (small, few), (large, many) = peak_of(2), peak_of(20)
+    assert many == 10 * few and 20 * len(lines) > 3e6
+    assert large < small + 500_000
