@@ -76,7 +76,7 @@ class Attention:
             q[rows.tile_rows], kv.k[layer], kv.v[layer], rows.tables, rows.limits, rows.splits, first_key
         )
         out = out.reshape(-1, h, d)[rows.tile_of] * torch.sigmoid(qg[..., d:])
-        return linear(out.reshape(-1, h * d), self.w_out)
+        return linear(out.reshape(-1, h * d).to(x.dtype), self.w_out)
 
 
 class GatedDeltaNet:
