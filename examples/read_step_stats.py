@@ -13,7 +13,8 @@ from collections import defaultdict
 
 def main(path: str) -> None:
     tokens = seconds = 0.0
-    windows, verified, accepted, kept, sat_out = (defaultdict(int) for _ in range(5))
+    counts: list[defaultdict[int, int]] = [defaultdict(int) for _ in range(5)]
+    windows, verified, accepted, kept, sat_out = counts
     with open(path, encoding="utf-8") as file:
         for line in file:
             try:
@@ -28,7 +29,7 @@ def main(path: str) -> None:
             for i, slot in enumerate(window["slot"]):
                 L, keeps = window["L"][i], window["keeps"][i]
                 if L == 0:
-                    sat_out[slot] += window["prompt"][i] == 0
+                    sat_out[slot] += window["reason"][i] == "sitout"
                     continue  # it read its prompt, or sat this window out
                 windows[slot] += 1
                 kept[slot] += keeps

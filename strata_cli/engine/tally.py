@@ -66,6 +66,11 @@ class Group:
         return 0.0
 
 
+def reads_prompt(reason: str, prompt: bool) -> bool:
+    """Whether a slot without rows of its own was at its prompt, reading or waiting to, rather than sitting out."""
+    return prompt or reason == "prefill"
+
+
 @dataclass(slots=True)
 class SlotTally:
     """One slot over a stretch of windows: `windows` had rows of it (L >= 1), in `sat_out` ones its request waited."""
@@ -85,7 +90,7 @@ class SlotTally:
             self.rows += L * times
             self.reasons[reason] += times
             _record(self.spec, times, verified, accepted, keeps)
-        elif prompt:
+        elif reads_prompt(reason, prompt):
             self.prompt_windows += times
         else:
             self.sat_out += times

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from strata_cli.engine.tally import DECODE_KINDS, SlotTally, Tally, slow_slot
+from strata_cli.engine.tally import DECODE_KINDS, SlotTally, Tally, reads_prompt, slow_slot
 from strata_cli.engine.types import SpecStats
 from strata_cli.errors import StrataError
 from strata_cli.inspect.reader import Line, Reader
@@ -235,7 +235,7 @@ def _distribution(tally: Tally, column: int) -> dict[str, int]:
     """Slot-windows by L (column 1) or keeps (column 2), prompt windows left out."""
     counts: Counter[int] = Counter()
     for cell, times in tally.cells.items():
-        if not (cell[1] == 0 and cell[7]):
+        if cell[1] or not reads_prompt(cell[5], cell[7]):
             counts[cell[column]] += times  # type: ignore[index]
     return {str(value): n for value, n in sorted(counts.items())}
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from strata_cli.engine.tally import SlotTally, SlowSlot, slow_slot
+from strata_cli.engine.tally import SlotTally, SlowSlot, reads_prompt, slow_slot
 from strata_cli.engine.types import Downgrade, Event, Finished, SpecStats, Started, StepRecord, WindowDone
 from strata_cli.ui.gpu import NOTHING, Gauges
 
@@ -218,7 +218,7 @@ class SnapshotBuilder:
             seat.tokens += keeps
             seat.prompt_done += r.prompt[i]
             seat.L, seat.reason, seat.ctx = L, r.reason[i], r.ctx[i]
-            seat.state = "decode" if L else "prompt" if r.prompt[i] or not seat.tokens else "sat out"
+            seat.state = "decode" if L else "prompt" if reads_prompt(r.reason[i], r.prompt[i] > 0) else "sat out"
             if L or seat.state == "sat out":
                 verified, accepted = r.drafted_by[i], r.accepted_by[i]
                 seat.recent.append((started, L, keeps, verified, accepted, r.reason[i]))

@@ -167,6 +167,15 @@ def test_the_slow_slot_and_why() -> None:
     assert slow_slot({**good, 3: _slot(rng, 3, 0.0)}) is None  # too few windows to say
 
 
+def test_waiting_to_read_a_prompt_is_not_sitting_out() -> None:
+    counts = SlotTally()
+    counts.add(0, 1, 0, 0, "prefill", True)
+    counts.add(0, 0, 0, 0, "prefill", False)
+    counts.add(0, 0, 0, 0, "sitout", False)
+    assert (counts.prompt_windows, counts.sat_out, counts.tokens) == (2, 1, 1)
+    assert counts.reasons == {"sitout": 1}
+
+
 def test_step_time_quantiles_are_within_half_a_bin() -> None:
     records = list(ScriptedEngine(requests=60).records())
     tally = Tally()
