@@ -59,6 +59,7 @@ class Journal:
     _file: IO[bytes] = field(repr=False)
     _fresh: dict[str, Any] | None = field(repr=False)  # the sidecar of a file that starts anew
     _drop_errors: bool = field(repr=False)
+    _created: bool = field(repr=False)  # by this run, which has not begun
 
     @classmethod
     def open(cls, path: Path, depends_on: Mapping[str, Any], ids: Set[str], mode: Mode) -> Self:
@@ -79,15 +80,16 @@ class Journal:
             _refuse_difference(path, meta.get("depends_on", {}), json.loads(json.dumps(depends_on)))
         elif mode.resumes and path.exists() and path.stat().st_size:
             raise UsageError(f"{path} cannot be resumed: {meta_path(path)} is missing", "--overwrite starts anew")
+        created = not path.exists()
         try:
-            file: IO[bytes] = open(path, "r+b" if path.exists() else "x+b")  # noqa: SIM115  # close() closes it
+            file: IO[bytes] = open(path, "x+b" if created else "r+b")  # noqa: SIM115  # close() closes it
         except OSError as fault:
             raise UsageError(f"{path} cannot be written: {fault.strerror}") from None
         try:
             _lock(file, path)
             if meta is None:
                 meta = {"schema": SCHEMA, "seed": fresh_seed(), "depends_on": depends_on}
-                return cls(path, meta["seed"], {}, file, meta, False)
+                return cls(path, meta["seed"], {}, file, meta, False, created)
             done = _recover(file, path, ids)
         except BaseException:
             file.close()
@@ -95,7 +97,7 @@ class Journal:
         drop = mode.retry_errors and any(done.values())
         if drop:
             done = {name: failed for name, failed in done.items() if not failed}
-        return cls(path, meta["seed"], done, file, None, drop)
+        return cls(path, meta["seed"], done, file, None, drop, created)
 
     def begin(self) -> None:
         """The run starts: a fresh file is emptied and gets its sidecar, a retried one loses its error records."""
@@ -104,6 +106,7 @@ class Journal:
             _write_meta(self.path, self._fresh)
         elif self._drop_errors:
             self._file = _without_errors(self._file, self.path)
+        self._created = False
         self._file.seek(0, os.SEEK_END)
 
     def append(self, record: bytes) -> None:
@@ -118,13 +121,16 @@ class Journal:
             raise StrataError(f"{self.path} cannot be written: {fault.strerror}", "make room, then --resume") from None
 
     def close(self) -> None:
-        """Close the file, its records on the disk."""
-        if not self._file.closed:
-            try:
-                self._file.flush()
-                os.fsync(self._file.fileno())
-            finally:
-                self._file.close()
+        """Close the file, its records on the disk. One that this run made and never began is taken away again."""
+        if self._file.closed:
+            return
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            if self._created:
+                self.path.unlink()
+        finally:
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -141,7 +147,7 @@ def refuse_existing(path: Path, mode: Mode) -> None:
         raise UsageError(f"{path} is not a file", "without --output the records go to stdout")
     if not path.parent.is_dir():
         raise UsageError(f"{path} cannot be written: no directory {path.parent}")
-    if path.exists() and path.stat().st_size and not (mode.resumes or mode.overwrite):
+    if path.exists() and not (mode.resumes or mode.overwrite):
         raise UsageError(f"{path} exists", "--resume goes on with it, --overwrite starts anew")
 
 

@@ -169,6 +169,13 @@ def test_an_output_survives_a_model_that_does_not_load(strata, prompts, tmp_path
     ran = strata("run", prompts(GOOD), "-m", strata.model, "-o", out, "--overwrite")
     assert (ran.code, ran.err) == (1, "error: model.safetensors is cut short\n")
     assert out.read_text() == "precious\n"
+    assert strata("run", prompts(GOOD), "-m", strata.model, "-o", tmp_path / "new.jsonl").code == 1
+    assert not (tmp_path / "new.jsonl").exists(), "the next try is not refused"
+
+
+def test_an_empty_output_exists_too(strata, prompts, tmp_path):
+    (tmp_path / "out.jsonl").touch()
+    assert "exists" in refuse(strata, "run", prompts(GOOD), "-m", strata.model, "-o", tmp_path / "out.jsonl")
 
 
 def test_output_flags_that_contradict(strata, prompts, tmp_path):

@@ -121,7 +121,7 @@ def test_two_processes_do_not_write_one_file(strata, prompts, tmp_path):
     out = tmp_path / "out.jsonl"
     with out.open("wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        ran = strata("run", prompts(*LINES), "-m", strata.model, "-o", out)
+        ran = strata("run", prompts(*LINES), "-m", strata.model, "-o", out, "--overwrite")
     assert ran.code == 2
     assert "another process is writing to it" in ran.err
 
