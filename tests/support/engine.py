@@ -1,0 +1,104 @@
+"""Engines on tiny checkpoints, for tests: requests in, results, records and the hash of every committed row's logits out."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import torch
+
+from strata_cli.config import EngineConfig, SamplingParams
+from strata_cli.engine.build import assemble
+from strata_cli.engine.engine import Engine
+from strata_cli.engine.types import Downgrade, Finished, Request, Result, StepRecord, WindowDone
+from strata_cli.model.config import ModelConfig, load_config
+from strata_cli.model.weights import Weights
+from strata_cli.model.weights.safetensors import open_checkpoint
+from tests.support.tiny import make_tiny
+
+CPU = torch.device("cpu")
+
+
+@cache
+def tiny(shape: str = "plain", seed: int = 0, agree: float = 0.8, **overrides: Any) -> Path:
+    """A random checkpoint, made once a session; no token ends a text."""
+    directory = Path(mkdtemp(prefix="strata-tiny-"))
+    return make_tiny(directory, seed, shape=shape, agree=agree, eos_token_id=None, **overrides)
+
+
+@cache
+def loaded(directory: Path) -> tuple[ModelConfig, Weights]:
+    """Configuration and float32 weights of a checkpoint."""
+    config = load_config(directory)
+    return config, open_checkpoint(directory).load(config, torch.float32, CPU)
+
+
+def engine(directory: Path, *, eos: Sequence[int] = (), pages: int | None = None, **settings: Any) -> Engine:
+    """An engine with these EngineConfig settings around the checkpoint's weights."""
+    config, weights = loaded(directory)
+    return assemble(weights, config, EngineConfig(**settings), eos, CPU, pages=pages)
+
+
+@dataclass
+class Run:
+    """What came of some requests. `hashes[id]`: of the logits rows of its committed tokens, by position."""
+
+    results: dict[str, Result] = field(default_factory=dict)
+    records: list[StepRecord] = field(default_factory=list)
+    downgrades: list[Downgrade] = field(default_factory=list)
+    hashes: dict[str, list[bytes]] = field(default_factory=dict)
+
+    def tokens(self, *ids: str) -> list[list[int]]:
+        return [self.results[i].token_ids for i in ids or sorted(self.results)]
+
+    def bits(self, *ids: str) -> list[list[bytes]]:
+        return [self.hashes[i] for i in ids or sorted(self.results)]
+
+    def drafting(self, *ids: str) -> list[tuple[int, int, list[int], list[int]]]:
+        """Windows, drafts, and counts by position: what must be equal at fixed L."""
+        specs = [self.results[i].spec for i in ids or sorted(self.results)]
+        return [(s.windows, s.drafted, s.verified_at, s.accepted_at) for s in specs]
+
+
+def run(
+    engine: Engine, requests: Sequence[Request], between: Callable[[Engine, int], None] | None = None, limit: int = 5000
+) -> Run:
+    """Submit all requests and step until nothing is left; `between(engine, window)` is called after every window."""
+    found = Run()
+
+    def watch(request: str, position: int, row: torch.Tensor) -> None:
+        found.hashes.setdefault(request, []).append(hashlib.sha256(row.numpy().tobytes()).digest())
+
+    engine.judge.watch = watch
+    for request in requests:
+        engine.submit(request)
+    while engine.has_work:
+        for event in engine.step():
+            if isinstance(event, Finished):
+                found.results[event.request_id] = event.result
+            elif isinstance(event, WindowDone):
+                found.records.append(event.record)
+            elif isinstance(event, Downgrade):
+                found.downgrades.append(event)
+        if between is not None:
+            between(engine, len(found.records))
+        assert len(found.records) < limit, "the engine does not come to an end"
+    for request_id, result in found.results.items():  # holds in every test run
+        kept = sum(k for r in found.records for i, k in zip(r.request, r.keeps) if i == request_id)
+        assert kept == len(result.token_ids), request_id
+        # a request that ended inside a window saw rows behind its end; they were never committed
+        del found.hashes.get(request_id, [])[len(result.token_ids) :]
+    return found
+
+
+def prompt(length: int, seed: int = 0, vocab: int = 131) -> list[int]:
+    """Random token ids."""
+    return torch.randint(0, vocab, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def request(id: str, tokens: Sequence[int], **params: Any) -> Request:
+    """Greedy unless told otherwise, 24 tokens."""
+    return Request(id, list(tokens), SamplingParams(**{"temperature": 0.0, "max_tokens": 24, "seed": 1, **params}))
