@@ -4,8 +4,12 @@ Run as a program it is `strata chat` on that engine, for the tests that need a r
 """
 
 import hashlib
+import os
+import sys
 import time
+import types
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from strata_cli.chat.conversation import Conversation
@@ -24,6 +28,7 @@ from strata_cli.engine.types import (
     WindowDone,
 )
 from strata_cli.errors import UsageError
+from strata_cli.session import Checkpoint, Session
 
 EOS = 0
 KEEPS, L = 3, 4  # of every decode window that is not the last of its request
@@ -38,6 +43,11 @@ class FakeDetokenizer:
 
 
 class FakeTokenizer:
+    size = 0x110000
+
+    def special_id(self, text: str) -> int | None:
+        return EOS if text == "<eos>" else None
+
     def encode(self, text: str) -> list[int]:
         return [ord(character) for character in text]
 
@@ -111,6 +121,16 @@ class FakeEngine:
     def has_work(self) -> bool:
         return bool(self.running or self.events)
 
+    @property
+    def downgrades(self) -> list[str]:
+        return []
+
+    def pause(self, paused: bool = True) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.running.clear()
+
     def step(self) -> list[Event]:
         assert self.has_work
         time.sleep(self.delay_s)
@@ -169,12 +189,14 @@ def _record(ids: list[str], keeps: list[int]) -> StepRecord:
     )  # fmt: skip
 
 
-class FakeSession:
-    def __init__(self, engine: FakeEngine | None = None, template: FakeTemplate | None = None):
-        self.engine = engine or FakeEngine()
-        self.tokenizer = FakeTokenizer()
-        self.template = template or FakeTemplate()
-        self.defaults = SamplingParams(temperature=0.7, top_k=20)
+def fake_session(engine: FakeEngine | None = None, template: FakeTemplate | None = None, name: str = "fake") -> Session:
+    """The real Checkpoint and Session around what is faked."""
+    engine = engine or FakeEngine()
+    parts: dict[str, Any] = {"tokenizer": FakeTokenizer(), "template": template or FakeTemplate()}
+    parts["model_config"] = types.SimpleNamespace(max_position_embeddings=engine.ctx)
+    defaults = SamplingParams(temperature=0.7, top_k=20)
+    checkpoint = Checkpoint(name, Path(), **parts, defaults=defaults, context=engine.ctx, vocab=0x110000)
+    return Session(checkpoint, engine)
 
 
 class FakeScreen:
@@ -215,12 +237,30 @@ def dialogue(
     engine: FakeEngine | None = None,
     screen: FakeScreen | None = None,
     template: FakeTemplate | None = None,
+    name: str = "fake",
     **state: Any,
 ) -> Dialogue:
     """A dialogue with the stand-in, seed 7."""
     conversation = Conversation(SamplingParams(), seed=7, **state)
-    return Dialogue(FakeSession(engine, template), "fake", conversation, screen or FakeScreen())
+    return Dialogue(fake_session(engine, template, name), conversation, screen or FakeScreen())
 
 
 def contents(talk: Dialogue) -> list[str]:
     return [message.content for message in talk.conversation.messages]
+
+
+def main() -> int:
+    """`strata chat` with this engine in the model's place: FAKE_DELAY_S stretches its windows."""
+    from strata_cli import app
+    from strata_cli.commands import chat
+
+    app.COMMANDS.setdefault("chat", app.Entry("Generate", "Talk with a model."))
+    engine = FakeEngine(delay_s=float(os.environ.get("FAKE_DELAY_S", "0")))
+    session = fake_session(engine)
+    chat.open_checkpoint = lambda settings: session.checkpoint
+    chat.load_session = lambda checkpoint, config: session
+    return app.run(["chat", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

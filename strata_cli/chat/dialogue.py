@@ -1,17 +1,20 @@
 """A conversation held with an engine: turns and their undoing, settings that the engine judges. No torch."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 from strata_cli.chat.conversation import Conversation, Message
 from strata_cli.chat.status import Totals
-from strata_cli.chat.turn import Answer, Session, Turn, View
+from strata_cli.chat.turn import Answer, Turn, View
 from strata_cli.config import SamplingParams
+from strata_cli.engine.types import StepRecord
 from strata_cli.errors import StrataError, UsageError
-from strata_cli.text.thinking import ThinkingSplitter, opens_thinking
+from strata_cli.session import Session
+from strata_cli.text.template import ChatTemplate
+from strata_cli.text.thinking import ThinkingSplitter
 
 
 class Screen(View, Protocol):
@@ -42,19 +45,32 @@ class Interrupt:
         self.wanted = True
 
 
+def require_switch(template: ChatTemplate) -> None:
+    """UsageError where thinking on and thinking off give the same prompt."""
+    probe = [{"role": "user", "content": "?"}]
+    if template.render(probe, enable_thinking=True) == template.render(probe, enable_thinking=False):
+        raise UsageError("the chat template of this model has no switch for thinking", "leave --think away")
+
+
 class Dialogue:
     """What the person and the model say to each other, turn by turn.
 
     Args:
-        session: tokenizer, template and engine of a model.
-        name: what the model is called in a saved conversation.
+        session: the loaded model.
         conversation: its state, which this object alone changes.
         screen: where turns are shown.
+        on_window: told of every window (the step statistics).
     """
 
-    def __init__(self, session: Session, name: str, conversation: Conversation, screen: Screen):
+    def __init__(
+        self,
+        session: Session,
+        conversation: Conversation,
+        screen: Screen,
+        on_window: Callable[[StepRecord], None] | None = None,
+    ):
         self.session = session
-        self.name = name
+        self.on_window = on_window
         self.conversation = conversation
         self.screen = screen
         self.totals = Totals()
@@ -99,18 +115,16 @@ class Dialogue:
 
     def ask(self) -> list[Answer]:
         """All candidates of an answer to what stands in the conversation, shown as they come; nothing is kept."""
-        prompt = self.session.template.render(self.conversation.for_template(), **self._variables())
-        tokens = self.session.tokenizer.encode(prompt)
-        opened = opens_thinking(prompt)
+        prompt = self.session.checkpoint.prompt(self.conversation.for_template(), self._variables())
         answers = [
-            Answer(candidate, self.conversation.answer_params(candidate), ThinkingSplitter(opened))
+            Answer(candidate, self.conversation.answer_params(candidate), ThinkingSplitter(prompt.thinking))
             for candidate in range(self.conversation.n)
         ]
         self.screen.begin(answers)
         try:
             with Interrupt() as interrupt:
-                turn = Turn(self.session, self.screen, self.conversation.think_budget)
-                turn.run(tokens, answers, lambda: interrupt.wanted)
+                turn = Turn(self.session, self.screen, self.conversation.think_budget, self.on_window)
+                turn.run(prompt, answers, lambda: interrupt.wanted)
         finally:
             self.screen.end(answers)
         for answer in answers:
@@ -171,10 +185,7 @@ class Dialogue:
     def set_think(self, think: bool | None) -> None:
         """Thinking on or off; None leaves it to the template."""
         if think is not None:
-            probe = [{"role": "user", "content": "?"}]
-            with_it, without = (self.session.template.render(probe, enable_thinking=on) for on in (True, False))
-            if with_it == without:
-                raise UsageError("the chat template of this model has no switch for thinking", "leave --think away")
+            require_switch(self.session.template)
         self.conversation.think = think
 
     def load(self, path: Path) -> None:
@@ -191,15 +202,15 @@ class Dialogue:
             raise
         self.path = path
         self.attached.clear()
-        if model != self.name:
-            self.screen.note(f"saved with {model}, this is {self.name}: its next tokens will differ")
+        if model != self.session.checkpoint.name:
+            self.screen.note(f"saved with {model}, this is {self.session.checkpoint.name}: its next tokens will differ")
 
     def save(self, path: Path | None) -> Path:
         """Write the conversation; without a path, where it was last saved or loaded."""
         path = path or self.path
         if path is None:
             raise UsageError("there is no file name yet", "/save FILE")
-        self.conversation.save(path, self.name)
+        self.conversation.save(path, self.session.checkpoint.name)
         self.path = path
         return path
 

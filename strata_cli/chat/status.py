@@ -1,11 +1,12 @@
 """What a conversation tells about its speed: the line after an answer, /stats, the --json record. No torch."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from strata_cli.batch.results import measurements
 from strata_cli.chat.turn import Answer, added
-from strata_cli.engine.types import Result, SpecStats
+from strata_cli.engine.types import SpecStats
 
 
 def status_line(answer: Answer, limit: int) -> str:
@@ -74,44 +75,40 @@ class Totals:
         ]
 
 
-def spec_record(spec: SpecStats) -> dict[str, Any]:
-    """Drafting as a record of `strata run` has it."""
-    return {
-        "windows": spec.windows,
-        "drafted": spec.drafted,
-        "verified": spec.verified,
-        "accepted": spec.accepted,
-        "acceptance_rate": spec.acceptance_rate,
-        "mean_acceptance_length": spec.mean_acceptance_length,
-        "per_position": spec.per_position(),
-        "conditional": spec.conditional(),
-    }
-
-
 def answer_record(answer: Answer) -> dict[str, Any]:
-    """The --json object of one answer."""
+    """The --json object of one answer; `timings`, `spec` and `logprobs` as a record of `strata run` has them.
+
+    `reasoning_tokens` are part of `completion_tokens`, `cached_tokens` of `prompt_tokens`; `thinking_cut`: the thinking
+    was closed at its budget.
+    """
     result = answer.result
     assert result is not None
-    return {
+    timings, spec = measurements(result)
+    record: dict[str, Any] = {
         "text": answer.text,
         "reasoning": answer.reasoning,
         "finish_reason": result.finish_reason,
         "thinking_cut": answer.forced_close,
-        "usage": usage(answer, result),
-        "timings": asdict(result.timings),
-        "spec": spec_record(result.spec),
+        "usage": {
+            "prompt_tokens": result.prompt_tokens,
+            "completion_tokens": len(result.token_ids),
+            "reasoning_tokens": answer.splitter.thinking_tokens,
+            "cached_tokens": result.cached_tokens,
+        },
+        "timings": timings,
+        "spec": spec,
         "seed": result.seed,
     }
-
-
-def usage(answer: Answer, result: Result) -> dict[str, Any]:
-    """Token counts: `reasoning_tokens` are part of `completion_tokens`, `cached_tokens` of `prompt_tokens`."""
-    return {
-        "prompt_tokens": result.prompt_tokens,
-        "completion_tokens": len(result.token_ids),
-        "reasoning_tokens": answer.splitter.thinking_tokens,
-        "cached_tokens": result.cached_tokens,
-    }
+    if result.logprobs:
+        record["logprobs"] = [
+            {
+                "token_id": entry.token,
+                "logprob": entry.logprob,
+                "top": [{"token_id": token, "logprob": logprob} for token, logprob in entry.top],
+            }
+            for entry in result.logprobs
+        ]
+    return record
 
 
 def _mean(total: int, n: int) -> float | None:

@@ -5,12 +5,12 @@ exactly that token (so the text does not depend on how many tokens a window brou
 tag that its prompt holds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
-from strata_cli.config import EngineConfig, SamplingParams
+from strata_cli.config import SamplingParams
 from strata_cli.engine.types import (
     Downgrade,
     Event,
@@ -24,47 +24,9 @@ from strata_cli.engine.types import (
     WindowDone,
 )
 from strata_cli.errors import StrataError
-from strata_cli.text.stop import Detokenizer, StopWatch
+from strata_cli.session import Prompt, Session
+from strata_cli.text.stop import StopWatch
 from strata_cli.text.thinking import FORCED_CLOSE, Piece, ThinkingSplitter
-
-
-class Engine(Protocol):
-    """What a conversation needs of the engine."""
-
-    config: EngineConfig
-    ctx: int
-
-    def submit(self, request: Request) -> None: ...
-    def cancel(self, request_id: str) -> bool: ...
-    def step(self) -> list[Event]: ...
-
-
-class Tokenizer(Protocol):
-    """What a conversation needs of the tokenizer."""
-
-    def encode(self, text: str) -> list[int]: ...
-    def stream(self) -> Detokenizer: ...
-
-
-class Template(Protocol):
-    """What a conversation needs of the chat template."""
-
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **variables: Any
-    ) -> str: ...
-
-
-class Session(Protocol):
-    """What a conversation needs of a loaded model."""
-
-    @property
-    def engine(self) -> Engine: ...
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-    @property
-    def template(self) -> Template: ...
-    @property
-    def defaults(self) -> SamplingParams: ...
 
 
 class View(Protocol):
@@ -143,17 +105,27 @@ _ids = count()  # request ids are unique in the process
 
 
 class Turn:
-    """The requests of one turn while they run. `budget`: the most thinking tokens of each answer, or None."""
+    """The requests of one turn while they run.
 
-    def __init__(self, session: Session, view: View, budget: int | None = None):
+    Args:
+        session: the model.
+        view: where the answers show.
+        budget: the most thinking tokens of each answer, or None.
+        on_window: told of every window (the step statistics).
+    """
+
+    def __init__(
+        self, session: Session, view: View, budget: int | None, on_window: Callable[[StepRecord], None] | None = None
+    ):
         self.session = session
         self.view = view
         self.budget = budget
+        self.on_window = on_window
         self._live: dict[str, tuple[Answer, Request, ThinkingWatch]] = {}
         self._answers: dict[str, Answer] = {}  # of every request so far: a window is told after its last token too
         self._stopped = False
 
-    def run(self, prompt: list[int], answers: Sequence[Answer], stop: Callable[[], bool]) -> None:
+    def run(self, prompt: Prompt, answers: Sequence[Answer], stop: Callable[[], bool]) -> None:
         """Fill in all answers side by side; `stop`, asked before every window, ends them with what they have."""
         try:
             for answer in answers:
@@ -170,10 +142,11 @@ class Turn:
             for request_id in self._live:
                 self.session.engine.cancel(request_id)
 
-    def _submit(self, answer: Answer, prompt: list[int], params: SamplingParams, budget: int | None) -> None:
-        inner = StopWatch(self.session.tokenizer.stream(), params.stop)
-        watch = ThinkingWatch(inner, answer.splitter, budget)
-        request = Request(f"chat-{next(_ids)}", prompt, params, watch)
+    def _submit(self, answer: Answer, prompt: Prompt, params: SamplingParams, budget: int | None) -> None:
+        request = self.session.checkpoint.request(f"chat-{next(_ids)}", prompt, params)
+        assert isinstance(request.watch, StopWatch)
+        watch = ThinkingWatch(request.watch, answer.splitter, budget)
+        request.watch = watch
         self.session.engine.submit(request)
         self._live[request.id] = answer, request, watch
         self._answers[request.id] = answer
@@ -186,6 +159,8 @@ class Turn:
                 self.view.show(answer, watch.take())
             case WindowDone(record=record):
                 self._count(record)
+                if self.on_window:
+                    self.on_window(record)
             case Finished(request_id=request_id, result=result) if request_id in self._live:
                 self._finished(*self._live.pop(request_id), result)
             case Downgrade(what=what, why=why):
@@ -215,7 +190,8 @@ class Turn:
         if self._stopped or left == 0:
             answer.result.finish_reason = "cancelled" if self._stopped else "length"
             return False
-        prompt = request.prompt + result.token_ids + self.session.tokenizer.encode(FORCED_CLOSE)
+        closed = self.session.tokenizer.encode(FORCED_CLOSE)
+        prompt = Prompt(request.prompt + result.token_ids + closed, turn=len(request.prompt))
         try:
             self._submit(answer, prompt, replace(answer.params, max_tokens=left), None)
         except StrataError as error:

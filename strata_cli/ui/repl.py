@@ -5,7 +5,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import platformdirs
@@ -19,70 +19,12 @@ from prompt_toolkit.output import Output, create_output
 
 from strata_cli.chat.dialogue import Dialogue
 from strata_cli.chat.slash import COMMANDS, PATH, dispatch, is_command, literal
-from strata_cli.chat.turn import Answer
 from strata_cli.errors import OK, StrataError, UsageError
-from strata_cli.text.thinking import Piece
-from strata_cli.ui.candidates import Columns, Listing
-from strata_cli.ui.stream import AnswerWriter, Channels
+from strata_cli.ui.stream import Channels
 
 PROMPT, CONTINUED = "> ", "  "
 LEAVE = "Ctrl-D or /exit leaves"
 BLOCK = '"""'
-
-
-class TerminalScreen:
-    """The screen of a dialogue: one answer streams to stdout, candidates go to stderr until one is picked.
-
-    Args:
-        channels: stdout and stderr.
-        limit: tokens of a slot's context, for the status line.
-        live: draw candidates in columns; otherwise one after the other.
-    """
-
-    def __init__(self, channels: Channels, limit: int, live: bool):
-        self.channels = channels
-        self.limit = limit
-        self.live = live and channels.err_is_terminal
-        self._writer: AnswerWriter | None = None
-        self._candidates: Columns | Listing | None = None
-
-    def begin(self, answers: Sequence[Answer]) -> None:
-        if len(answers) == 1:
-            self._writer = AnswerWriter(self.channels)
-        elif self.live:
-            self._candidates = Columns(self.channels, answers)
-        else:
-            self._candidates = Listing(self.channels.err, answers)
-
-    def show(self, answer: Answer, pieces: Sequence[Piece]) -> None:
-        if self._writer:
-            self._writer.show(answer, pieces)
-
-    def tick(self) -> None:
-        if self._candidates:
-            self._candidates.tick()
-
-    def end(self, answers: Sequence[Answer]) -> None:
-        if self._writer:
-            self._writer.end(answers[0], self.limit)
-        if self._candidates:
-            self._candidates.end()
-        self._writer = self._candidates = None
-
-    def pick(self, answers: Sequence[Answer]) -> int | None:
-        """The candidate the person takes, which is then written as the answer."""
-        picked = ask_pick(len(answers))
-        if picked is not None:
-            writer = AnswerWriter(self.channels)
-            writer.show(answers[picked], [Piece(answers[picked].text, thinking=False)])
-            writer.end(answers[picked], self.limit)
-        return picked
-
-    def edit(self, text: str) -> str:
-        return edit_text(text)
-
-    def note(self, text: str) -> None:
-        self.channels.note(text)
 
 
 class Repl:

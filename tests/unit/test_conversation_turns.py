@@ -191,7 +191,7 @@ def test_an_error_of_the_engine_leaves_the_conversation_as_it_was():
 def test_a_prompt_that_does_not_fit_is_taken_back():
     talk = dialogue(FakeEngine(ctx=60))
     talk.attached.append("kept for the next try")
-    with pytest.raises(UsageError, match="context 60"):
+    with pytest.raises(UsageError, match="context of 60"):
         talk.say("x" * 100)
     assert contents(talk) == [] and talk.attached == ["kept for the next try"]
 
@@ -241,10 +241,8 @@ def test_a_saved_session_goes_on_with_the_same_tokens(tmp_path):
 
 def test_load_of_another_model_warns_and_of_a_bad_file_changes_nothing(tmp_path):
     path = tmp_path / "talk.json"
-    talk = dialogue(n=3)
-    talk.screen.picks = [0]
+    talk = dialogue(screen=FakeScreen(picks=[0]), n=3, name="big")
     talk.say("one")
-    talk.name = "big"
     talk.save(path)
     other = dialogue()
     other.load(path)
