@@ -112,7 +112,10 @@ def accept(part: Part, eos: Collection[int], penalties: PenaltyCounts) -> None:
     slot = part.slot
     for i, token in enumerate(part.kept):
         slot.tokens.append(token)
-        part.finish = ending(slot, token, eos)
+        try:
+            part.finish = ending(slot, token, eos)
+        except Exception as error:  # whoever watches this request fails it, and no other one
+            part.finish, part.error = "error", f"{type(error).__name__}: {error}"
         if part.finish is not None:
             part.kept, part.logprobs = part.kept[: i + 1], part.logprobs[: i + 1]
             part.judged, part.held = min(part.judged, i + 1), min(part.held, i + 1)

@@ -21,7 +21,7 @@ def philox(seeds: Tensor, ids: Tensor, positions: Tensor, purpose: int) -> Tenso
         p0, p1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
         c0, c1, c2, c3 = ((p1 >> 32) & MASK) ^ c1 ^ key0, p1 & MASK, ((p0 >> 32) & MASK) ^ c3 ^ key1, p0 & MASK
         key0, key1 = (key0 + WEYL[0]) & MASK, (key1 + WEYL[1]) & MASK
-    return c0.expand(torch.broadcast_shapes(seeds.shape, ids.shape, positions.shape))
+    return c0
 
 
 def uniform(seeds: Tensor, ids: Tensor, positions: Tensor, purpose: int) -> Tensor:
