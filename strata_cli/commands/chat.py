@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal, TextIO
+from typing import Annotated, Literal
 
 import typer
 
@@ -70,7 +70,7 @@ def chat(
       git diff | strata chat "Write a commit message."
       strata chat --n 4 --temperature 1.0
     """
-    text = read_question(question or [], sys.stdin)
+    text = read_question(question or [])
     if json_output and text is None:
         raise UsageError("--json belongs to a single question", 'strata chat --json "question"')
     if settings.sampling.get("logprobs") is not None and not json_output:
@@ -114,7 +114,7 @@ def banner(dialogue: Dialogue) -> str:
     return f"{name} · {engine.config.batch} slots · context {engine.ctx:,} · seed {seed} · /help, Ctrl-D leaves"
 
 
-def read_question(words: Sequence[str], stdin: TextIO) -> str | None:
+def read_question(words: Sequence[str]) -> str | None:
     """The one question: piped input, a blank line, the words; None opens a conversation.
 
     Raises:
@@ -122,10 +122,13 @@ def read_question(words: Sequence[str], stdin: TextIO) -> str | None:
     """
     dash = list(words[:1]) == ["-"]
     parts = [" ".join(words[dash:])]
-    if dash or not stdin.isatty():
-        if stdin.isatty():
+    if dash or not sys.stdin.isatty():
+        if sys.stdin.isatty():
             print("reading the question from the terminal; Ctrl-D ends it", file=sys.stderr)
-        parts.insert(0, stdin.read().rstrip("\n"))
+        try:
+            parts.insert(0, sys.stdin.buffer.read().decode("utf-8").rstrip("\n"))
+        except UnicodeDecodeError as error:
+            raise UsageError(f"stdin is no UTF-8 text (byte {error.start:,})") from None
     elif not words:
         return None
     text = "\n\n".join(part for part in parts if part.strip())

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TextIO
 
 from strata_cli.chat.status import status_line
@@ -61,13 +62,14 @@ class AnswerWriter:
 
     def show(self, answer: Answer, pieces: Sequence[Piece]) -> None:
         """Write the pieces that became final."""
-        for piece in pieces:
-            if piece.thinking:
-                self._think(piece.text)
+        for thinking, run in groupby(pieces, key=lambda piece: piece.thinking):
+            text = "".join(piece.text for piece in run)
+            if thinking:
+                self._think(text)
             else:
                 self._end_thinking(answer)
-                self.channels.answer(piece.text)
-                self._newline = piece.text.endswith("\n")
+                self.channels.answer(text)
+                self._newline = text.endswith("\n")
 
     def end(self, answer: Answer, limit: int) -> None:
         """Finish the line; mark an interrupted answer; the status line where a person sees it."""
