@@ -1,12 +1,14 @@
-"""Train, export and evaluate the demo model.
+"""Train and export the demo model.
 
-    python examples/train_demo.py train --minutes 90 --folder build/demo
-    python examples/train_demo.py train --minutes 90 --folder build/demo --resume
+python examples/train_demo.py train --minutes 90 --folder build/demo
+python examples/train_demo.py train --minutes 90 --folder build/demo --resume
+python examples/train_demo.py export --folder build/demo --out strata_cli/demo/model
+python examples/evaluate_demo.py
 """
 
 import argparse
 
-from demo_training import training
+from demo_training import export, training
 
 
 def main() -> None:
@@ -36,6 +38,13 @@ def main() -> None:
     t.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True)
     t.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     t.set_defaults(run=training.train)
+    e = sub.add_parser("export", help="write a checkpoint as a model directory")
+    e.add_argument("--folder", required=True, help="where training left it")
+    e.add_argument("--checkpoint", default="last.safetensors", help="its name in the folder")
+    e.add_argument("--out", required=True)
+    e.add_argument("--int4", default="", help="parts of module names, with commas: 4 bits for these, else 8")
+    e.add_argument("--dense", action="store_true", help="float32, experts stacked")
+    e.set_defaults(run=export.export)
     args = p.parse_args()
     args.run(args)
 
