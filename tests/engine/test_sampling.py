@@ -1,0 +1,184 @@
+"""Processed distributions against transformers and plain recomputation; draws against plain arithmetic."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from transformers.generation import logits_process as hf
+
+from strata_cli.config import SamplingParams
+from strata_cli.engine.penalties import PenaltyCounts
+from strata_cli.engine.sampling import Draw, distribution, sample
+from strata_kernels.sampling import gumbel, philox, uniform
+
+CPU = torch.device("cpu")
+VOCAB = 131
+
+
+def rows(n: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(n, VOCAB, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+def draw(position: int = 7, seed: int = 3, **params: Any) -> Draw:
+    return Draw(SamplingParams(**{"temperature": 1.0, **params}), seed, position)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0.7},
+        {"temperature": 1.3, "top_k": 1},
+        {"top_k": 20},
+        {"top_k": 500},
+        {"top_p": 0.9},
+        {"top_p": 0.05},
+        {"min_p": 0.1},
+        {"temperature": 0.6, "top_k": 40, "top_p": 0.8, "min_p": 0.02},
+        {"temperature": 2.0, "top_p": 0.95, "min_p": 0.3},
+    ],
+    ids=str,
+)
+def test_the_processed_distribution_is_transformers(params: dict[str, Any]) -> None:
+    logits = rows(9)
+    steps: list[Any] = [hf.TemperatureLogitsWarper(params.get("temperature", 1.0))]
+    if "top_k" in params:
+        steps.append(hf.TopKLogitsWarper(params["top_k"]))
+    if "top_p" in params:
+        steps.append(hf.TopPLogitsWarper(params["top_p"]))
+    if "min_p" in params:
+        steps.append(hf.MinPLogitsWarper(params["min_p"]))
+    expected = logits
+    for step in steps:
+        expected = step(None, expected)
+    found = distribution(logits, [draw(**params)] * 9)
+    assert torch.allclose(found, expected.softmax(-1), atol=1e-5)
+    assert torch.equal(found > 0, expected.softmax(-1) > 0)
+
+
+def test_repetition_penalty_counts_prompt_and_text_as_transformers_does() -> None:
+    prompt, generated = [3, 9, 9, 40], [7, 9, 130]
+    counts = PenaltyCounts(VOCAB, CPU)
+    params = SamplingParams(temperature=0.8, repetition_penalty=1.4)
+    counts.start(0, params, prompt, generated)
+    logits = rows(2, seed=4)
+    step = hf.RepetitionPenaltyLogitsProcessor(1.4)
+    plain = step(torch.tensor([prompt + generated]), logits[:1].clone())
+    drafted = step(torch.tensor([[*prompt, *generated, 55]]), logits[1:].clone())
+    expected = (torch.cat((plain, drafted)) / 0.8).softmax(-1)
+    draws = [counts.draw(0, params, 1, 9, []), counts.draw(0, params, 1, 10, [55])]
+    assert torch.allclose(distribution(logits, draws), expected, atol=1e-5)
+
+
+def test_presence_and_frequency_count_what_was_generated() -> None:
+    """OpenAI's definition: logits minus count x frequency minus (count > 0) x presence; the prompt does not count."""
+    params = SamplingParams(temperature=1.0, presence_penalty=0.6, frequency_penalty=0.25, logit_bias=((5, 2.0),))
+    counts = PenaltyCounts(VOCAB, CPU)
+    counts.start(0, params, [11, 12], [])
+    counts.commit(0, [20, 21, 20])
+    logits = rows(2, seed=5)
+    expected = logits.clone()
+    for row, text in enumerate(([20, 21, 20], [20, 21, 20, 21, 22])):
+        for token in set(text):
+            expected[row, token] -= 0.25 * text.count(token) + 0.6
+        expected[row, 5] += 2.0
+    draws = [counts.draw(0, params, 1, 5, []), counts.draw(0, params, 1, 7, [21, 22])]
+    assert torch.allclose(distribution(logits, draws), expected.softmax(-1), atol=1e-6)
+    again = counts.draw(0, params, 1, 5, [])  # the drafts left nothing behind
+    assert torch.equal(distribution(logits[:1], [again]), distribution(logits[:1], draws[:1]))
+
+
+def test_the_argmax_takes_the_lowest_of_equals() -> None:
+    logits = torch.zeros(3, VOCAB)
+    logits[0, [17, 40, 99]] = 5.0
+    logits[1, [130, 2]] = 1.0
+    tokens, _ = sample(logits, [draw(temperature=0.0)] * 3)
+    assert tokens.tolist() == [17, 2, 0]
+
+
+def test_a_draw_is_the_gumbel_argmax() -> None:
+    """Against double precision arithmetic on plain integers."""
+    logits = rows(6, seed=8)
+    draws = [draw(position=p, seed=2**63 + 5 * p, temperature=0.7) for p in range(6)]
+    tokens, _ = sample(logits, draws)
+    for row, d, token in zip(logits, draws, tokens.tolist()):
+        scores = []
+        for i in range(VOCAB):
+            v = min((plain_philox(d.seed, i, d.position, 0) + 0.5) * 2.0**-32, 1 - 2.0**-24)
+            scores.append(row[i].item() / 0.7 - math.log(-math.log1p(-v)))
+        assert token == max(range(VOCAB), key=scores.__getitem__)
+
+
+def test_draws_do_not_know_their_neighbours() -> None:
+    """Each row alone gives what it gives among rows with all kinds of settings."""
+    manners: list[dict[str, Any]] = [
+        {}, {"top_k": 7}, {"top_p": 0.8}, {"temperature": 0.0}, {"min_p": 0.1}, {"top_k": 7, "top_p": 0.9},
+        {"temperature": 0.3}, {"top_k": 60}, {"top_p": 0.99, "min_p": 0.01},
+    ]  # fmt: skip
+    logits = rows(90, seed=2)
+    draws = [draw(position=i, seed=i % 5, **manners[i % 9]) for i in range(90)]
+    together, p_together = sample(logits, draws)
+    for i in range(90):
+        token, p = sample(logits[i : i + 1], draws[i : i + 1])
+        assert (token.item(), p.item()) == (together[i].item(), p_together[i].item())
+
+
+def test_masked_ids_are_never_drawn() -> None:
+    logits = rows(200, seed=3)
+    logits[:, 100:] = -torch.inf
+    for params in ({}, {"top_k": 120}, {"top_p": 0.999}, {"temperature": 50.0}, {"min_p": 1e-9}):
+        tokens, _ = sample(logits, [draw(position=i, **params) for i in range(200)])
+        assert tokens.max() < 100
+
+
+# ------------------------------------------------------------------ noise
+
+
+def plain_philox(seed: int, token: int, position: int, purpose: int) -> int:
+    """Philox4x32-10 on Python integers."""
+    counter, key = [token, position, purpose, 0], [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        a, b = counter[0] * 0xD2511F53, counter[2] * 0xCD9E8D57
+        counter = [(b >> 32) ^ counter[1] ^ key[0], b & 0xFFFFFFFF, (a >> 32) ^ counter[3] ^ key[1], a & 0xFFFFFFFF]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return counter[0]
+
+
+def test_philox_known_answer() -> None:
+    """The published vector of the Random123 library for counter 0 and key 0."""
+    zero = torch.zeros(1, dtype=torch.int64)
+    assert philox(zero, zero, zero, 0).item() == 0x6627E8D5
+    assert plain_philox(0, 0, 0, 0) == 0x6627E8D5
+
+
+def test_philox_is_plain_integer_arithmetic() -> None:
+    generator = torch.Generator().manual_seed(0)
+    seeds = torch.randint(-(2**63), 2**63 - 1, (50, 1), generator=generator)
+    ids = torch.randint(0, 2**32, (50, 3), generator=generator)
+    positions = torch.randint(0, 2**32, (50, 1), generator=generator)
+    found = philox(seeds, ids, positions, 2)
+    for i in range(50):
+        for j in range(3):
+            seed = seeds[i, 0].item() % 2**64
+            assert found[i, j].item() == plain_philox(int(seed), int(ids[i, j]), int(positions[i, 0]), 2)
+
+
+def test_noise_is_finite_and_gumbel() -> None:
+    n = 200_000
+    ids, one = torch.arange(n), torch.ones(1, dtype=torch.int64)
+    u, g = uniform(one, ids, one, 0), gumbel(one, ids, one, 0)
+    assert u.min() > 0 and u.max() < 1
+    assert torch.isfinite(g).all()
+    assert g.mean().item() == pytest.approx(0.5772, abs=0.01)
+    assert g.var().item() == pytest.approx(math.pi**2 / 6, abs=0.03)
+
+
+def test_noise_at_the_ends_of_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    from strata_kernels.sampling import reference
+
+    words = torch.tensor([0, 1, 2**32 - 2, 2**32 - 1])
+    monkeypatch.setattr(reference, "philox", lambda *_: words)
+    found = reference.gumbel(*[torch.zeros(4, dtype=torch.int64)] * 3, 0)
+    assert torch.isfinite(found).all()
+    assert found[0] > 22 and found[3] < -2.8
+    assert torch.all(found[:-1] >= found[1:])
