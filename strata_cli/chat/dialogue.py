@@ -203,7 +203,9 @@ class Dialogue:
         self.path = path
         self.attached.clear()
         if model != self.session.checkpoint.name:
-            self.screen.note(f"saved with {model}, this is {self.session.checkpoint.name}: its next tokens will differ")
+            self.screen.note(
+                f"warning: saved with {model}, this is {self.session.checkpoint.name}: its next tokens will differ"
+            )
 
     def save(self, path: Path | None) -> Path:
         """Write the conversation; without a path, where it was last saved or loaded."""
@@ -221,6 +223,7 @@ class Dialogue:
             *self.totals.lines(),
             f"context      {used:,} of {self.context_limit:,} tokens",
             f"seed         {self.conversation.seed}",
+            *(f"downgrade    {line}" for line in self.session.engine.downgrades),
         ]
 
     def _variables(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Every candidate is one request in a slot of its own, or two where its thinking was cut at the budget: the first ends at
 exactly that token (so the text does not depend on how many tokens a window brought), the second goes on after a closing
-tag that its prompt holds.
+tag that its prompt holds (so presence and frequency penalties count the answer's tokens from there on).
 """
 
 from collections.abc import Callable, Sequence
@@ -164,7 +164,7 @@ class Turn:
             case Finished(request_id=request_id, result=result) if request_id in self._live:
                 self._finished(*self._live.pop(request_id), result)
             case Downgrade(what=what, why=why):
-                self.view.note(f"{what}: {why}")
+                self.view.note(f"warning: {what}: {why}")
 
     def _count(self, record: StepRecord) -> None:
         for request_id, rows, keeps in zip(record.request, record.L, record.keeps):

@@ -172,8 +172,8 @@ def answer_once(dialogue: Dialogue, text: str, as_json: bool, pick: bool) -> int
     """
     dialogue.conversation.say(text)
     answers = dialogue.ask()
-    if pick and len(answers) > 1:
-        dialogue.screen.pick(answers)
+    if pick and len(answers) > 1 and dialogue.screen.pick(answers) is None:
+        return INTERRUPTED
     if as_json:
         records = [answer_record(answer) for answer in answers]
         print(json.dumps(records[0] if len(records) == 1 else {"candidates": records}, ensure_ascii=False))

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -20,11 +21,14 @@ UP, CTRL_C, CTRL_D, CTRL_G, CTRL_J, ALT_ENTER, TAB = "\x1b[A", "\x03", "\x04", "
 class Talk:
     """A running `strata chat`."""
 
-    def __init__(self, args: tuple[str, ...], state: Path, env: dict[str, str], size: tuple[int, int]):
+    def __init__(
+        self, args: tuple[str, ...], state: Path, env: dict[str, str], size: tuple[int, int], stdout: Path | None
+    ):
+        command = shlex.join([sys.executable, "-m", "tests.chat_fake", *args])
         plain = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "VISUAL", "EDITOR")}
         self.child = pexpect.spawn(
-            sys.executable,
-            ["-m", "tests.chat_fake", *args],
+            "/bin/sh",
+            ["-c", f"exec {command}" + (f" > {stdout}" if stdout else "")],
             cwd=str(ROOT),
             dimensions=size,
             encoding="utf-8",
@@ -76,9 +80,9 @@ class Talk:
 def talk(tmp_path: Path) -> Iterator[Callable[..., Talk]]:
     started = []
 
-    def start(*args: str, size: tuple[int, int] = (40, 100), **env: str) -> Talk:
-        started.append(Talk(("--seed", "7", *args), tmp_path / "state", env, size))
-        started[-1].until(PROMPT)
+    def start(*args: str, prompt: str = PROMPT, stdout: Path | None = None, **env: str) -> Talk:
+        started.append(Talk(("--seed", "7", *args), tmp_path / "state", env, (40, 100), stdout))
+        started[-1].until(prompt)
         return started[-1]
 
     yield start
@@ -323,6 +327,27 @@ def test_a_model_does_not_steer_the_terminal(talk):
     chat.answer("\x1b[200~evil \x07\x1b]0;title\x1b[201~")
     answer = chat.raw.split("you said", 1)[1]
     assert "\x07" not in answer and "\x1b]0" not in answer
+
+
+@pytest.mark.parametrize(("keys", "code"), [("2\r", 0), (CTRL_C, 130)])
+def test_one_question_with_candidates(talk, keys, code):
+    chat = talk("--n", "2", "hello", prompt="pick 1-2")
+    assert chat.leave(keys) == code
+    assert (chat.child.before.count("you said 'hello'") > 0) == (code == 0)
+
+
+def test_stdout_in_a_file_holds_the_answers_alone(talk, tmp_path):
+    file = tmp_path / "out.txt"
+    chat = talk("--think", "on", stdout=file)
+    chat.answer("hello")
+    chat.type("/n 2")
+    chat.until("candidates for each answer: 2")
+    chat.type("again")
+    chat.until("pick 1-2")
+    chat.answer("1")
+    answers = save(chat, tmp_path / "a.json")[1::2]
+    assert chat.leave() == 0
+    assert file.read_text() == "".join(f"{answer}\n" for answer in answers) and len(answers) == 2
 
 
 def test_quiet_shows_the_answer_alone(talk, tmp_path):
