@@ -11,7 +11,7 @@ from strata_cli.config import EngineConfig
 from strata_cli.engine.cache.prefix import PrefixCache
 from strata_cli.engine.drafters import Drafter, Proposal, Seen, Wish
 from strata_cli.engine.fuse import Downgrades, is_out_of_memory
-from strata_cli.engine.judge import Judge, accept
+from strata_cli.engine.judge import Judge
 from strata_cli.engine.parts import Part, Window
 from strata_cli.engine.penalties import PenaltyCounts
 from strata_cli.engine.planner import Outcome, Planner, SlotView
@@ -52,7 +52,7 @@ class Engine:
         self.runner, self.cache, self.drafters, self.planner = runner, runner.cache, drafters, planner
         self.config, self.ctx, self.eos, self.prefix, self.clock = config, ctx, frozenset(eos), prefix, clock
         self.penalties = PenaltyCounts(runner.model.head.shape[1], runner.device)
-        self.judge = Judge(runner, self.penalties, config.accept == "rejection")
+        self.judge = Judge(runner, self.penalties, self.eos, config.accept == "rejection")
         self.scheduler: Scheduler[Slot] = Scheduler(
             config.prefill_policy, config.prefill_chunk, config.max_batched_tokens, config.gather_ms / 1000
         )
@@ -312,7 +312,7 @@ class Engine:
             slot, index = part.slot, part.slot.index
             if part.error is not None:
                 continue
-            accept(part, self.eos, self.penalties)
+            self.judge.accept(part)
             committed = part.read or len(part.kept)
             if part.read:
                 self.cache.advance(index, part.read)

@@ -20,8 +20,8 @@ RowWatch = Callable[[str, int, Tensor], None]  # (request id, position of the to
 class Judge:
     """`watch`, where set, sees the unprocessed logits of every committed token's row (for `strata parity`)."""
 
-    def __init__(self, runner: Runner, penalties: PenaltyCounts, rejection: bool):
-        self.runner, self.penalties, self.rejection = runner, penalties, rejection
+    def __init__(self, runner: Runner, penalties: PenaltyCounts, eos: Collection[int], rejection: bool):
+        self.runner, self.penalties, self.eos, self.rejection = runner, penalties, eos, rejection
         self.watch: RowWatch | None = None
 
     def draw(self, slot: Slot, position: int, drafts: Sequence[int]) -> Draw:
@@ -75,7 +75,7 @@ class Judge:
                 part.kept = accept_coupled(part.drafts, tokens[rows])
                 part.held = len(part.kept) - 1
             part.judged = len(part.drafts)
-            self._report(part, logits[rows])
+            part.logits = logits[rows]
             first += many
 
     def _drafted_from(self, part: Part, p: Tensor) -> Tensor:
@@ -90,44 +90,40 @@ class Judge:
         at = self.runner.cache.lengths[part.slot.index]
         return part.read > 0 and at + part.read == len(part.slot.tokens) == len(part.slot.request.prompt)
 
-    def _report(self, part: Part, logits: Tensor) -> None:
-        """Log probabilities of the kept tokens where asked, and the watch."""
-        kept, slot = part.kept, part.slot
-        if not kept:
-            return
+    def accept(self, part: Part) -> None:
+        """Append the kept tokens to the slot until one ends the request; drafts behind that one are censored."""
+        slot, place = part.slot, len(part.slot.tokens)
+        for i, token in enumerate(part.kept):
+            slot.tokens.append(token)
+            try:
+                part.finish = self._ending(slot, token)
+            except Exception as error:  # whoever watches this request fails it, and no other one
+                part.finish, part.error = "error", f"{type(error).__name__}: {error}"
+            if part.finish is not None:
+                part.kept = part.kept[: i + 1]
+                part.judged, part.held = min(part.judged, i + 1), min(part.held, i + 1)
+                break
+        self.penalties.commit(slot.index, part.kept)
+        if part.kept and part.logits is not None:
+            self._report(slot, place, part.kept, part.logits)
+
+    def _ending(self, slot: Slot, token: int) -> str | None:
+        """The finish reason, if this token (the slot's last) ends the request."""
+        params, watch = slot.request.params, slot.request.watch
+        stopped = token in params.stop_token_ids or (token in self.eos and not params.ignore_eos)
+        if not stopped and watch is not None:
+            stopped = watch.push(token)
+        return "stop" if stopped else "length" if slot.left == 0 else None
+
+    def _report(self, slot: Slot, place: int, kept: Sequence[int], logits: Tensor) -> None:
+        """Log probabilities of committed tokens where asked, and the watch; `place` is the first one's position."""
         top = slot.request.params.logprobs
         if top is not None:
             values, best, ids = logprobs(logits[: len(kept)], torch.tensor(kept, device=logits.device), top)
-            part.logprobs = [
+            slot.logprobs += [
                 TokenLogprob(token, value, tuple(zip(i, b)))
                 for token, value, b, i in zip(kept, values.tolist(), best.tolist(), ids.tolist())
             ]
         if self.watch is not None:
             for j in range(len(kept)):
-                self.watch(slot.request.id, len(slot.tokens) + j, logits[j])
-
-
-def accept(part: Part, eos: Collection[int], penalties: PenaltyCounts) -> None:
-    """Append the kept tokens to the slot until one ends the request; drafts behind that one are censored."""
-    slot = part.slot
-    for i, token in enumerate(part.kept):
-        slot.tokens.append(token)
-        try:
-            part.finish = ending(slot, token, eos)
-        except Exception as error:  # whoever watches this request fails it, and no other one
-            part.finish, part.error = "error", f"{type(error).__name__}: {error}"
-        if part.finish is not None:
-            part.kept, part.logprobs = part.kept[: i + 1], part.logprobs[: i + 1]
-            part.judged, part.held = min(part.judged, i + 1), min(part.held, i + 1)
-            break
-    slot.logprobs.extend(part.logprobs)
-    penalties.commit(slot.index, part.kept)
-
-
-def ending(slot: Slot, token: int, eos: Collection[int]) -> str | None:
-    """The finish reason, if this token (the slot's last) ends the request."""
-    params, watch = slot.request.params, slot.request.watch
-    stopped = token in params.stop_token_ids or (token in eos and not params.ignore_eos)
-    if not stopped and watch is not None:
-        stopped = watch.push(token)
-    return "stop" if stopped else "length" if slot.left == 0 else None
+                self.watch(slot.request.id, place + j, logits[j])

@@ -1,10 +1,13 @@
 """One window, part by part: what each slot does in it and what came of that."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from strata_cli.engine.drafters import Proposal
 from strata_cli.engine.slot import Slot
-from strata_cli.engine.types import TokenLogprob
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(slots=True)
@@ -24,7 +27,7 @@ class Part:
     kept: list[int] = field(default_factory=list)
     held: int = 0
     judged: int = 0
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logits: "Tensor | None" = None  # [rows drawn, V], of the rows that yielded `kept`
     finish: str | None = None
     error: str | None = None
 

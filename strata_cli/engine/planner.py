@@ -204,7 +204,7 @@ class Planner:
             at = [i for k, i in enumerate(at) if k != leaver]
         for v, n in zip(taking, plan.L):
             self._slots[v.slot].last = v.request, n
-        L = self._measure(taking, survivals, cost) or self._probe(taking, plan)
+        L = self._measure(taking, survivals, cost) or self._probe(taking, plan, survivals, cost)
         self._set_prices(taking, survivals, L, cost)
         return {i: Choice(n, self._reason(taking, k, n, plan, survivals, cost)) for k, (i, n) in enumerate(zip(at, L))}
 
@@ -265,19 +265,21 @@ class Planner:
             self._slots[v.slot].probe = max(n - 1, 1)
         return L
 
-    def _probe(self, taking: Sequence[SlotView], plan: Plan) -> list[int]:
+    def _probe(
+        self, taking: Sequence[SlotView], plan: Plan, survivals: Sequence[Sequence[float]], cost: WindowCost
+    ) -> list[int]:
         """The plan's L, or now and then one more: a position long left out is tried, for it may have become good."""
         L = list(plan.L)
-
-        def waited(k: int) -> float:
-            """Windows since the position after L was tried, as a share of the wait; below 0 where there is none."""
-            memory = self._slots[taking[k].slot]
-            return (self._window - memory.tried[L[k] - 1]) / memory.wait if L[k] < taking[k].limit else -1.0
-
-        shares = [waited(k) for k in range(len(L))]
-        first = max(range(len(L)), key=lambda k: shares[k])
-        if shares[first] < 1:
+        # windows since the position after L was tried, as a share of the slot's wait; below 0 where there is none
+        shares = [-1.0] * len(L)
+        for k, v in enumerate(taking):
+            memory = self._slots[v.slot]
+            if L[k] < v.limit:
+                shares[k] = (self._window - memory.tried[L[k] - 1]) / memory.wait
+        due = [k for k, share in enumerate(shares) if share >= 1 and self._may_matter(k, plan, survivals, cost)]
+        if not due:
             return L
+        first = max(due, key=lambda k: shares[k])
         if self.plan == "uniform":  # one L for all: all try it, or none
             most = max(L)
             if most >= uniform_limit(self.spec, self.rows, len(L)):
@@ -289,13 +291,19 @@ class Planner:
             if sum(L) >= self.rows:
                 if k != first:
                     break
-                giver = max((i for i in range(len(L)) if i != k), key=lambda i: L[i], default=k)
-                if giver == k or L[giver] <= 1:
-                    break
+                # the budget is full: whoever has the least to lose gives a row
+                giver = min((i for i, n in enumerate(L) if n > 1 and i != k), key=lambda i: survivals[i][L[i] - 2])
                 L[giver] -= 1
             self._slots[taking[k].slot].probe = L[k]
             L[k] += 1
         return L
+
+    def _may_matter(self, k: int, plan: Plan, survivals: Sequence[Sequence[float]], cost: WindowCost) -> bool:
+        """Whether slot k's next draft would be in the plan if it were sure to be accepted once it is reached."""
+        reached = survivals[k][plan.L[k] - 2] if plan.L[k] > 1 else 1.0
+        if sum(plan.L) < self.rows:
+            return pays(plan, k, reached, survivals, cost, self.fair)
+        return any(n > 1 and i != k and survivals[i][n - 2] < reached for i, n in enumerate(plan.L))
 
     def _set_prices(
         self, taking: Sequence[SlotView], survivals: Sequence[Sequence[float]], L: Sequence[int], cost: WindowCost
