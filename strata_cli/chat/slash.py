@@ -64,9 +64,11 @@ def help_lines() -> list[str]:
 
 
 KEYS = (
-    'Enter sends; Alt-Enter or Ctrl-J starts a new line; """ opens and closes a block; a paste keeps its lines',
-    "Ctrl-G edits the line in $VISUAL or $EDITOR; Tab completes; //text sends a text that starts with a slash",
-    "Ctrl-C stops an answer and keeps what came, or clears the line; Ctrl-D on an empty line leaves",
+    "Enter sends. Alt-Enter or Ctrl-J starts a new line; a paste keeps its lines;",
+    '""" opens and closes a block of lines. //text sends a text that starts with /.',
+    "Tab completes. Ctrl-G edits the line in $VISUAL or $EDITOR.",
+    "Ctrl-C stops an answer and keeps what came, or clears the line.",
+    "Ctrl-D on an empty line leaves.",
 )
 
 
@@ -157,7 +159,8 @@ def _set(dialogue: Dialogue, text: str) -> None:
     if value:
         conversation.set(key, value.strip(), dialogue.defaults)
     for each in [key] if key else SETTABLE:
-        dialogue.screen.note(f"{each} = {conversation.get(each)}")
+        shown = conversation.get(each)
+        dialogue.screen.note(f"{each} = {'none' if shown in (None, ()) else shown}")
 
 
 def _n(dialogue: Dialogue, text: str) -> None:
@@ -176,27 +179,23 @@ def _whole(text: str, allowed: str) -> int:
 COMMANDS = (
     Command("help", "", "this list", _help),
     Command("exit", "", "leave", _exit, aliases=("quit", "bye")),
-    Command("clear", "", "forget what was said, keep the system text and the settings", _clear),
+    Command("clear", "", "forget what was said; system text and settings stay", _clear),
     Command("regen", "", "another answer to your last message", _regen),
-    Command("edit", "", "change your last message in $VISUAL or $EDITOR and have it answered", _edit),
+    Command("edit", "", "change your last message in an editor, answer it anew", _edit),
     Command("system", "[TEXT]", 'show or set the system text; "" removes it', _system),
     Command(
         "think",
         "[on|off|N|free]",
-        "thinking on, off, at most N tokens, or without that limit",
+        "think or not, at most N tokens or without that limit",
         _think,
         ("on", "off", "free"),
     ),
     Command("read", "FILE", "put a file's text before your next message", _read, PATH),
     Command("save", "[FILE]", "write the conversation with its seed and settings", _save, PATH),
-    Command("load", "FILE", "go on with a saved conversation; its next tokens are the same", _load, PATH),
-    Command("stats", "", "speed, acceptance, L, keeps, context and cache so far", _stats),
-    Command(
-        "draft", "[N|auto|off]", "at most N drafts in a chain; auto is the engine's choice", _draft, ("auto", "off")
-    ),
-    Command(
-        "set", "[KEY [VALUE]]", "show or set a sampling parameter; VALUE default takes the model's", _set, SETTABLE
-    ),
-    Command("n", "[N]", "candidates for each answer, side by side, one of which you pick", _n),
+    Command("load", "FILE", "go on with a saved conversation, token for token", _load, PATH),
+    Command("stats", "", "speed, acceptance, L, keeps, context, cache so far", _stats),
+    Command("draft", "[N|auto|off]", "most drafts in a chain; auto: as the engine likes", _draft, ("auto", "off")),
+    Command("set", "[KEY [VALUE]]", "sampling parameters; VALUE may be default", _set, SETTABLE),
+    Command("n", "[N]", "candidates for each answer, of which you pick one", _n),
 )
 _BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}

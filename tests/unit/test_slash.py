@@ -21,7 +21,7 @@ def test_help_shows_every_command_once():
     lines = help_lines()
     for command in COMMANDS:
         assert sum(line.startswith(f"/{command.name}") and command.help in line for line in lines) == 1
-    assert all(len(line) <= 120 for line in lines)
+    assert all(len(line) <= 80 for line in lines)
 
 
 @pytest.mark.parametrize(
