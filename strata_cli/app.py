@@ -36,6 +36,7 @@ class Entry:
 
 
 COMMANDS = {
+    "chat": Entry("Generate", "Talk with the model, or have one question answered."),
     "run": Entry("Generate", "Run a JSONL file of prompts, several at a time, and write a JSONL file of results."),
     "inspect": Entry(
         "Measure", "Say from a step-statistics file how fast a run was and what kept it from being faster."

@@ -40,6 +40,7 @@ class Engine(Protocol):
 
     config: EngineConfig
     ctx: int
+    planned_bytes: int
 
     def submit(self, request: Request) -> None: ...
     def cancel(self, request_id: str) -> bool: ...

@@ -11,7 +11,7 @@ import importlib.resources
 import json
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -19,6 +19,7 @@ from typing import Any, get_type_hints
 import msgspec
 import platformdirs
 
+from strata_cli import __version__
 from strata_cli.config import EngineConfig, SamplingParams, Sourced, unknown_name
 from strata_cli.errors import UsageError
 
@@ -47,8 +48,14 @@ class Settings:
     sources: Mapping[str, Sourced] = field(default_factory=dict)
     step_stats: Path | None = None
     tui: bool = True
+    ascii: bool = False
     quiet: bool = False
     download: bool = False
+
+    def stats_header(self) -> dict[str, Any]:
+        """First line of the step-statistics file: what ran, with which settings."""
+        config = asdict(self.engine)
+        return {"model": self.model, "profile": self.profile, "config": config, "version": __version__}
 
     def describe(self) -> str:
         """Every setting, its value and its source, one a line."""
@@ -71,7 +78,7 @@ def resolve(flags: Mapping[str, Any], env: Mapping[str, str], config_file: Path 
 
     Args:
         flags: flag name (underscores) to value; None and () mean that the flag was not given. Beside settings it may
-            hold `step_stats`, `tui`, `quiet` and `download`.
+            hold `step_stats`, `tui`, `ascii`, `quiet` and `download`.
         env: the environment.
         config_file: the user config; default `config.toml` in the user's config directory. May be missing.
     """
@@ -96,6 +103,7 @@ def resolve(flags: Mapping[str, Any], env: Mapping[str, str], config_file: Path 
         sources=sources,
         step_stats=Path(step_stats) if step_stats else None,
         tui=bool(flags.get("tui", True)),
+        ascii=bool(flags.get("ascii", False)),
         quiet=bool(flags.get("quiet", False)),
         download=bool(flags.get("download", False)),
     )

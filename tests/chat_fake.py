@@ -92,6 +92,8 @@ def scripted(prompt: str, seed: int) -> str:
 class FakeEngine:
     """The engine's API. `delay_s` stretches every step; `error` ends every request with it."""
 
+    planned_bytes = 0
+
     def __init__(self, batch: int = 4, ctx: int = 100_000, delay_s: float = 0.0, error: str | None = None):
         self.config = EngineConfig(batch=batch)
         self.ctx = ctx
@@ -254,7 +256,6 @@ def main() -> int:
     from strata_cli import app
     from strata_cli.commands import chat
 
-    app.COMMANDS.setdefault("chat", app.Entry("Generate", "Talk with a model."))
     engine = FakeEngine(delay_s=float(os.environ.get("FAKE_DELAY_S", "0")))
     session = fake_session(engine)
     chat.open_checkpoint = lambda settings: session.checkpoint

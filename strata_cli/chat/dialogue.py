@@ -1,9 +1,7 @@
 """A conversation held with an engine: turns and their undoing, settings that the engine judges. No torch."""
 
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 from strata_cli.chat.conversation import Conversation, Message
@@ -15,6 +13,7 @@ from strata_cli.errors import StrataError, UsageError
 from strata_cli.session import Session
 from strata_cli.text.template import ChatTemplate
 from strata_cli.text.thinking import ThinkingSplitter
+from strata_cli.ui.interrupt import Interrupt
 
 
 class Screen(View, Protocol):
@@ -24,25 +23,6 @@ class Screen(View, Protocol):
     def end(self, answers: Sequence[Answer]) -> None: ...
     def pick(self, answers: Sequence[Answer]) -> int | None: ...
     def edit(self, text: str) -> str: ...
-
-
-class Interrupt:
-    """While open, the first Ctrl-C only sets `wanted`, which the turn asks between windows; the second one raises."""
-
-    def __init__(self) -> None:
-        self.wanted = False
-
-    def __enter__(self) -> "Interrupt":
-        self._before = signal.signal(signal.SIGINT, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.wanted:
-            raise KeyboardInterrupt
-        self.wanted = True
 
 
 def require_switch(template: ChatTemplate) -> None:

@@ -4,13 +4,11 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from strata_cli import __version__
 from strata_cli.chat.conversation import Conversation
 from strata_cli.chat.dialogue import Dialogue, require_switch
 from strata_cli.chat.status import answer_record
@@ -141,13 +139,7 @@ def _step_stats(stack: ExitStack, settings: Settings, channels: Channels) -> Cal
     """Where windows are recorded, if they are."""
     if settings.step_stats is None:
         return None
-    header = {
-        "model": settings.model,
-        "profile": settings.profile,
-        "config": asdict(settings.engine),
-        "version": __version__,
-    }
-    writer = StepStatsWriter(settings.step_stats, header, warn=channels.note)
+    writer = StepStatsWriter(settings.step_stats, settings.stats_header(), warn=channels.note)
     stack.callback(writer.close)
     return writer.write
 

@@ -147,11 +147,12 @@ class OutputFlags:
         Path | None, flag(OUTPUT, "Write one JSON line a window (also $STRATA_STEP_STATS).", metavar="PATH")
     ]
     tui: Annotated[bool, flag(OUTPUT, "Plain progress lines instead of the live screen.", " /--no-tui")]
+    ascii: Annotated[bool, flag(OUTPUT, "Draw the screen with ASCII characters only.", "--ascii")]
     quiet: Annotated[bool, flag(OUTPUT, "Only errors and warnings on stderr.", "--quiet", "-q")]
     show_config: Annotated[bool, flag(OUTPUT, "Print every setting with its source, and exit.", "--show-config")]
 
 
-_DEFAULTS = {"tui": True, "quiet": False, "download": False, "show_config": False}
+_DEFAULTS = {"tui": True, "ascii": False, "quiet": False, "download": False, "show_config": False}
 
 
 def shared_options(*groups: type) -> Callable[[Callable[..., int]], Callable[..., int]]:

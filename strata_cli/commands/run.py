@@ -3,19 +3,15 @@
 import hashlib
 import os
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from strata_cli import __version__
 from strata_cli.batch.journal import Journal, Mode, refuse_existing
 from strata_cli.batch.records import Faults, PromptRecord, parse
 from strata_cli.batch.results import RecordWriter
@@ -27,10 +23,12 @@ from strata_cli.errors import INTERRUPTED, OK, RECORDS_FAILED, UsageError
 from strata_cli.session import Checkpoint, Prompt, Session, load_session, open_checkpoint
 from strata_cli.settings import ENGINE_FIELDS, Settings
 from strata_cli.ui.console import Console, summary
+from strata_cli.ui.interrupt import Interrupt
 from strata_cli.ui.live import Observer, open_screen
 from strata_cli.ui.snapshot import Header, Limit
 
 RECORDS = "Records"
+FINISHING = "finishing this window; Ctrl-C again ends at once"
 # Settings that the text of a request depends on, with coupled sampling and with rejection sampling.
 TEXT_SETTINGS = ("accept", "device", "dtype", "kv_dtype")
 REJECTION_SETTINGS = ("spec", "spec_min_p", "drafter", "draft_vocab", "mtp")
@@ -97,46 +95,23 @@ def run(
         if settings.step_stats is not None:
             observers.append(_step_stats(stack, settings, mode, console))
         session = stack.enter_context(load_session(checkpoint, settings.engine))
-        interrupt = stack.enter_context(Interrupt(console))
+        interrupt = stack.enter_context(Interrupt(lambda: console.warn(FINISHING)))
         if journal:
             journal.begin()
         write = journal.append if journal else _write_stdout
         began = time.perf_counter()
         try:
             with _screen(session, settings, jobs, len(records), len(done), output is None) as screen:
-                outcome = run_batch(session.engine, jobs, writer, write, screen, observers, interrupt.asked)
+                outcome = run_batch(session.engine, jobs, writer, write, screen, observers, lambda: interrupt.wanted)
         except BaseException:
             if output is not None:
                 console.warn(_resume_command(output))
             raise
         _report(console, totals.totals(time.perf_counter() - began))
-        if outcome.left or interrupt.asked():
+        if outcome.left or interrupt.wanted:
             console.warn(f"interrupted, {outcome.left} requests left; {_resume_command(output)}")
             return INTERRUPTED
     return RECORDS_FAILED if outcome.failed or any(done.values()) else OK
-
-
-class Interrupt:
-    """Ctrl-C: the first asks for an end after this window, the second ends the process at once."""
-
-    def __init__(self, console: Console):
-        self._console, self._asked = console, False
-
-    def asked(self) -> bool:
-        return self._asked
-
-    def __enter__(self) -> "Interrupt":
-        self._before: Any = signal.signal(signal.SIGINT, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
-            raise KeyboardInterrupt
-        self._asked = True
-        self._console.warn("finishing this window; Ctrl-C again ends at once")
 
 
 def _check_output(prompts: str, output: Path | None, mode: Mode) -> None:
@@ -209,13 +184,7 @@ def _depends_on(checkpoint: Checkpoint, settings: Settings, data: bytes, writer:
 
 def _step_stats(stack: ExitStack, settings: Settings, mode: Mode, console: Console) -> StepStats:
     assert settings.step_stats is not None
-    header: Mapping[str, Any] = {
-        "model": settings.model,
-        "profile": settings.profile,
-        "config": asdict(settings.engine),
-        "version": __version__,
-    }
-    writer = StepStatsWriter(settings.step_stats, header, append=mode.resumes, warn=console.warn)
+    writer = StepStatsWriter(settings.step_stats, settings.stats_header(), append=mode.resumes, warn=console.warn)
     stack.callback(writer.close)
     return StepStats(writer)
 
@@ -234,6 +203,7 @@ def _screen(
         spec=engine.spec,
         settings=chosen,
         gpu=session.device.gpu,
+        planned_bytes=session.engine.planned_bytes,
     )
     limits = {j.request.id: Limit(len(j.request.prompt), j.request.params.max_tokens) for j in jobs}
     return open_screen(
@@ -243,6 +213,7 @@ def _screen(
         done=done,
         tui=settings.tui,
         quiet=settings.quiet,
+        ascii=settings.ascii,
         records_to_terminal=to_stdout and sys.stdout.isatty(),
     )
 

@@ -124,7 +124,10 @@ def assemble(
         bucket=padded_rows,
     )
     prefix = PrefixCache(cache, config.prefix_cache_mib * MIB) if config.prefix_cache else None
-    return Engine(runner, drafters, planner, config, ctx, eos, prefix, downgrades)
+    engine = Engine(runner, drafters, planner, config, ctx, eos, prefix, downgrades)
+    parts = [*weights.main.values(), *(weights.mtp or {}).values(), cache.kv.k, cache.kv.v]
+    engine.planned_bytes = sum(t.nbytes for t in parts) + config.batch * cache.recurrent.bytes_per_slot
+    return engine
 
 
 def plan_pages(

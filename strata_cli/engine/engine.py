@@ -64,6 +64,7 @@ class Engine:
         self.admissions = 0
         self.hit_tokens = 0
         self.born = clock()
+        self.planned_bytes = 0  # weights and caches, as the screen shows them; set by who loaded them
 
     # ------------------------------------------------------------------ what callers use
 

@@ -78,6 +78,8 @@ class FakeEngine:
     A prompt that ends in "!boom" fails alone after one token. `at_step` is called before each window.
     """
 
+    planned_bytes = 0
+
     def __init__(self, checkpoint: Checkpoint, config: EngineConfig):
         self.config, self.ctx, self.eos = config, checkpoint.context, checkpoint.eos_token_ids
         self.boom = checkpoint.tokenizer.encode("!boom") if checkpoint.tokenizer else [-1]

@@ -138,7 +138,6 @@ def test_an_interrupted_answer_is_a_beginning_of_the_whole_one(session):
 
 @pytest.fixture
 def chat(model: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    monkeypatch.setitem(app.COMMANDS, "chat", app.Entry("Generate", ""))
     monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
 
     def run(*args: object) -> str:

@@ -1,4 +1,4 @@
-"""Engines on tiny checkpoints, for tests: requests in, results, records and the hash of every committed row's logits out."""
+"""Engines on tiny checkpoints, for tests: results, records and the hash of every committed row come out."""
 
 import hashlib
 from collections.abc import Callable, Sequence
