@@ -84,18 +84,27 @@ class Rows:
 class Packer:
     """Documents to rows."""
 
-    def __init__(self, tokenizer: Tokenizer, length: int, name_weight: float = 3.0, thing_weight: float = 1.5):
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        length: int,
+        name_weight: float = 3.0,
+        thing_weight: float = 1.5,
+        digit_weight: float = 2.0,
+    ):
         self.tokenizer, self.length = tokenizer, length
         groups = np.full(tokenizer.get_vocab_size(), -1)
         for words, first in ((NAMES, 0), (THINGS, 1000)):
             for token, number in word_groups(tokenizer, words, first).items():
                 groups[token] = number
         self.groups, self.name_weight, self.thing_weight = groups, name_weight, thing_weight
+        self.plain = np.ones(len(groups), np.float32)
+        self.plain[[tokenizer.token_to_id(d) for d in "0123456789"]] = digit_weight
 
     def marks(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Loss weights, and which tokens are names that came before."""
         group = self.groups[ids]
-        weight, repeat = np.ones(len(ids), np.float32), np.zeros(len(ids), bool)
+        weight, repeat = self.plain[ids], np.zeros(len(ids), bool)
         seen = set()
         for i in np.nonzero(group >= 0)[0]:
             g = group[i]
@@ -140,7 +149,7 @@ def prompt(question: str) -> str:
     return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def single_name(text: str) -> list[str]:
+def names_in(text: str) -> list[str]:
     """The names in a text, in order."""
     known = set(NAMES)
     return [w for w in re.findall(r"\b[A-Z][a-z]+\b", text) if w in known]

@@ -6,15 +6,21 @@ float32, which transformers loads without anything beside it.
 
 import argparse
 import json
+import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import demo_corpus
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from strata_cli.engine.drafters.vocab import COUNTS_FILE
+from strata_cli.model.config import load_config
 from strata_cli.model.weights.formats.int4 import quantize
+from strata_cli.model.weights.safetensors import open_checkpoint
 
 from . import data
 from .layers import ModelConfig
@@ -60,9 +66,9 @@ tags: [qwen3_5_moe, mtp, demo]
 
 A small model of the family `qwen3_5_moe` (GatedDeltaNet and gated attention, routed and shared experts, one MTP layer)
 that comes with strata, so that every command works without a download, a network or a GPU. It is for trying, teaching
-and testing. It knows simple stories, small talk, lists, counting, sums with small numbers and small Python functions, in
-English of about 1,400 words, and nothing else. Its text is far more predictable than ordinary text: how often its drafts
-are accepted says nothing about other models.
+and testing. It knows simple stories, small talk, lists, counting, sums with small numbers and small Python functions,
+in English of about 1,400 words, and nothing else. Its text is far more predictable than ordinary text: how often its
+drafts are accepted says nothing about other models.
 
 | | |
 | --- | --- |
@@ -199,12 +205,55 @@ def write(model: DemoModel, tokenizer: Tokenizer, out: Path, four: tuple[str, ..
     extra = dict(additional_special_tokens=data.SPECIALS[data.START_TURN :], model_max_length=POSITIONS)
     dump(out / "tokenizer_config.json", dict(tokenizer_class="PreTrainedTokenizerFast", **special, **extra))
     tokenizer.save(str(out / "tokenizer.json"))
+    (out / COUNTS_FILE).write_text(json.dumps(token_counts(tokenizer)) + "\n", encoding="utf-8")
     (out / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+
+
+def token_counts(tokenizer: Tokenizer, documents: int = 2000) -> dict[str, int]:
+    """How often each token id stands in a sample of the training text; `--draft-vocab` asks for it."""
+    r = random.Random("token counts")
+    counts: Counter[int] = Counter()
+    for encoding in tokenizer.encode_batch([demo_corpus.document(r)[1] for _ in range(documents)]):
+        counts.update([*encoding.ids, data.END])
+    return {str(token): count for token, count in counts.most_common()}
 
 
 def dump(path: Path, value: dict[str, Any]) -> None:
     """JSON for people."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read(directory: Path) -> DemoModel:
+    """The training model with the weights that `write` has stored, as strata reads them."""
+    config = load_config(directory)
+    weights = open_checkpoint(directory).load(config, torch.float32, "cpu")
+    assert weights.mtp is not None
+    state = {f"model.{name}": w for name, w in weights.main.items() if name != "lm_head.weight"}
+    state |= {f"mtp.{name}": w for name, w in weights.mtp.items()}
+    sizes = ModelConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        full_attention_interval=config.layer_types.index("full_attention") + 1,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        rotary_dim=config.rotary_dim,
+        rope_theta=config.rope_theta,
+        linear_key_heads=config.linear_num_key_heads,
+        linear_value_heads=config.linear_num_value_heads,
+        linear_key_dim=config.linear_key_head_dim,
+        linear_value_dim=config.linear_value_head_dim,
+        conv_kernel=config.linear_conv_kernel_dim,
+        num_experts=config.num_experts,
+        experts_per_token=config.num_experts_per_tok,
+        expert_size=config.moe_intermediate_size,
+        shared_size=config.shared_expert_intermediate_size,
+        eps=config.rms_norm_eps,
+    )
+    model = DemoModel(sizes)
+    model.load_state_dict(state)
+    return model
 
 
 def describe(four: tuple[str, ...], dense: bool) -> str:

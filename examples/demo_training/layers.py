@@ -343,7 +343,8 @@ class MixtureOfExperts(nn.Module):
         counts = torch.bincount(chosen, minlength=c.num_experts)
         rows, expert = order // c.experts_per_token, chosen[order]
         # every expert gets a block of one round size: few distinct shapes, so the library compiles its kernels once
-        size = -(-int(counts.max()) // BLOCK) * BLOCK
+        block = min(BLOCK, len(x))
+        size = -(-int(counts.max()) // block) * block
         place = expert * size + torch.arange(len(order)) - (counts.cumsum(0) - counts)[expert]
         low = x.to(torch.bfloat16) if torch.is_autocast_enabled("cpu") else x
         blocks = low.new_zeros(c.num_experts * size, shape[-1]).index_copy(0, place, low.index_select(0, rows))

@@ -165,7 +165,8 @@ def work(worker: int, args: argparse.Namespace, run: dict) -> None:
             progress["seconds"] = time.time() - start
             signal[0] = 2.0 if progress["step"] == args.steps else progress["seconds"] / whole
         if rows is None or at + args.batch > len(rows.ids):
-            column = 2 if progress["tokens"] < args.copy_tokens * 1e6 else 1
+            column = 3 if signal[0] > args.tasks_from else 1
+            column = 2 if progress["tokens"] < args.copy_tokens * 1e6 else column
             rows, at = data.block(packer, args.seed, progress["block"] * args.workers + worker, column), 0
             progress["block"] += 1
         batch = rows.take(slice(at, at + args.batch))
@@ -223,7 +224,8 @@ def train(args: argparse.Namespace) -> None:
         optimizer.load(state)
     fork = multiprocessing.get_context("fork")
     whole = deadline(args, progress["seconds"])
-    run = dict(model=model, optimizer=optimizer, packer=data.Packer(tokenizer, args.length), progress=progress, last=last)
+    packer = data.Packer(tokenizer, args.length, args.name_weight)
+    run = dict(model=model, optimizer=optimizer, packer=packer, progress=progress, last=last)
     run |= dict(whole=whole, signal=torch.zeros(1).share_memory_(), barrier=fork.Barrier(args.workers))
     count = sum(p.numel() for p in model.parameters())
     print(f"{count / 1e6:.2f} M parameters, {whole / 60:.0f} minutes, {vars(args)}", flush=True)
