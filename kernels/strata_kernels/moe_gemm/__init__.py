@@ -1,5 +1,5 @@
 """Routed and shared experts."""
 
-from strata_kernels.moe_gemm.reference import experts_all, experts_grouped, route
+from strata_kernels.moe_gemm.reference import experts_grouped, route
 
-__all__ = ["experts_all", "experts_grouped", "route"]
+__all__ = ["experts_grouped", "route"]

@@ -1,6 +1,4 @@
-"""Routing, and two ways through the experts: all of them in one product, or each with its own rows (the
-specification).
-"""
+"""Routing, and each routed expert with its own rows."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -37,13 +35,3 @@ def experts_grouped(x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor
     for rank in range(1, ranks):
         total = total + outputs[:, rank]
     return total
-
-
-def experts_all(gate: Tensor, up: Tensor, down: Tensor, weights: Tensor, experts: Tensor, count: int) -> Tensor:
-    """Every expert for every row, the unrouted ones weighted 0: two products in all, for few and small experts.
-
-    gate, up [R, E, F] (views of one product), down [E * F, D], weights and experts [R, K]. Returns [R, D].
-    """
-    share = weights.new_zeros(weights.shape[0], count).scatter_(1, experts, weights)
-    hidden = F.silu(gate) * up * share.unsqueeze(-1).to(up.dtype)
-    return linear(hidden.view(hidden.shape[0], -1), down)
