@@ -4,9 +4,10 @@ import dataclasses
 import random
 import re
 
-import demo_corpus
 import numpy as np
 import torch
+from demo_text.documents import KINDS, document
+from demo_text.words import ANIMALS, BOYS, COLORS, FOODS, GIRLS, OBJECTS, PET_NAMES, ROLES
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -15,8 +16,8 @@ END, START_TURN, END_TURN = range(3)
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-NAMES = demo_corpus.GIRLS + demo_corpus.BOYS + demo_corpus.PET_NAMES
-THINGS = demo_corpus.OBJECTS + demo_corpus.FOODS + demo_corpus.ANIMALS + demo_corpus.ROLES + demo_corpus.COLORS
+NAMES = GIRLS + BOYS + PET_NAMES
+THINGS = OBJECTS + FOODS + ANIMALS + ROLES + COLORS
 
 
 def train_tokenizer(vocab_size: int, megabytes: float = 8, seed: int = 77) -> Tokenizer:
@@ -32,7 +33,7 @@ def train_tokenizer(vocab_size: int, megabytes: float = 8, seed: int = 77) -> To
     r = random.Random(seed)
     texts, size = [], 0
     while size < megabytes * 1e6:
-        texts.append(demo_corpus.document(r)[1])
+        texts.append(document(r)[1])
         size += len(texts[-1])
     texts += [form for name in NAMES for form in (name, " " + name) for _ in range(2000)]
     texts += [" " + thing for thing in THINGS for _ in range(2000)]
@@ -134,13 +135,13 @@ class Packer:
 def block(packer: Packer, seed: int, number: int, column: int, documents: int = 4000) -> Rows:
     """Block `number` of the training text, the same for the same arguments, rows shuffled."""
     r = random.Random(f"{seed} {number}")
-    return packer.rows([demo_corpus.document(r, column)[1] for _ in range(documents)])
+    return packer.rows([document(r, column)[1] for _ in range(documents)])
 
 
 def held_out(kind: str, count: int, seed: int = 9001) -> list[str]:
     """Documents of one kind that training does not see."""
     r = random.Random(f"held out {seed} {kind}")
-    make = demo_corpus.KINDS[kind][0]
+    make = KINDS[kind][0]
     return [make(r).strip("\n") + "\n" for _ in range(count)]
 
 

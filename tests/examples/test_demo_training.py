@@ -9,11 +9,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
-import demo_corpus
-from demo_training import data, evaluate, export, training
+from demo_text.documents import KINDS, document
+from demo_training import data
 from demo_training.model import DemoModel, ModelConfig
-from demo_training.optim import Optimizer
-from tokenizers import Tokenizer, models
 
 SMALL = ModelConfig(
     vocab_size=64,
@@ -48,7 +46,7 @@ def model() -> DemoModel:
 def test_the_text_depends_on_the_seed_alone() -> None:
     def texts(seed: int) -> list[tuple[str, str]]:
         r = random.Random(seed)
-        return [demo_corpus.document(r) for _ in range(50)]
+        return [document(r) for _ in range(50)]
 
     assert texts(1) == texts(1)
     assert texts(1) != texts(2)
@@ -56,7 +54,7 @@ def test_the_text_depends_on_the_seed_alone() -> None:
 
 def test_shares_of_every_phase_add_up() -> None:
     for column in (1, 2, 3):
-        assert sum(entry[column] for entry in demo_corpus.KINDS.values()) == pytest.approx(1)
+        assert sum(entry[column] for entry in KINDS.values()) == pytest.approx(1)
 
 
 def test_chunks_equal_the_recurrence(model: DemoModel) -> None:
@@ -74,30 +72,3 @@ def test_documents_of_a_row_do_not_see_each_other(model: DemoModel) -> None:
     # the convolution still reaches over the border, as it does over any start of text in the released kernels
     alone = model.trunk(ids[:, 23:-1])
     assert (together[:, 29] - alone[:, 6]).abs().max() < (model.trunk(ids[:, :-1])[:, 29] - alone[:, 6]).abs().max()
-
-
-def test_export_loads_into_transformers(model: DemoModel, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    export.write(model, Tokenizer(models.BPE()), tmp_path, dense=True)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    ids = torch.randint(0, 64, (1, 40))
-    with torch.no_grad():
-        torch.testing.assert_close(model.head(model.trunk(ids)), theirs(ids).logits, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("four", [(), ("experts",)])
-def test_export_reads_back(model: DemoModel, tmp_path: Path, four: tuple[str, ...]) -> None:
-    export.write(model, Tokenizer(models.BPE()), tmp_path, four)
-    back, _ = evaluate.read(tmp_path)
-    for name, weight in model.state_dict().items():
-        bound = weight.abs().max() * (0.08 if any(part in name for part in four) else 0.01)
-        torch.testing.assert_close(back.state_dict()[name], weight, atol=float(bound), rtol=0)
-
-
-def test_a_checkpoint_gives_everything_back(model: DemoModel, tmp_path: Path) -> None:
-    optimizer = Optimizer(model, 1, 0.01, 1e-3, 1e-3)
-    training.save(tmp_path / "x.safetensors", model, optimizer, dict(step=3))
-    back, state, progress = training.load(tmp_path / "x.safetensors")
-    assert progress == dict(step=3)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), back.parameters()))
-    assert set(state) == set(optimizer.state())
