@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import demo_corpus
+from demo_text.documents import KINDS
 from demo_training import data, export, tasks, training
 from tokenizers import Tokenizer
 
@@ -113,7 +113,7 @@ def losses(directory: Path, count: int) -> list[str]:
     model = export.read(directory)
     packer = data.Packer(Tokenizer.from_file(str(directory / "tokenizer.json")), 384)
     lines = head("held-out text", "nats per token", "nats per repeated name", "repeated names right")
-    for kind in demo_corpus.KINDS:
+    for kind in KINDS:
         found = training.validate(model, packer, (kind,), count)
         named = [f"{found['name']:.3f}", f"{found['name_right']:.3f}"] if found["name"] == found["name"] else ["-", "-"]
         lines.append(row(kind, f"{found[kind]:.4f}", *named))

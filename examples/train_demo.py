@@ -11,8 +11,8 @@ import argparse
 from demo_training import export, training
 
 
-def main() -> None:
-    """Read the command line and run the command."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sub = p.add_subparsers(dest="command", required=True)
     t = sub.add_parser("train", help="train from the start, or go on from the last checkpoint")
@@ -47,7 +47,12 @@ def main() -> None:
     e.add_argument("--int4", default="", help="parts of module names, with commas: 4 bits for these, else 8")
     e.add_argument("--dense", action="store_true", help="float32, experts stacked")
     e.set_defaults(run=export.export)
-    args = p.parse_args()
+    return p
+
+
+def main() -> None:
+    """Run the command."""
+    args = parser().parse_args()
     args.run(args)
 
 

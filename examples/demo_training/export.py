@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import demo_corpus
 import torch
+from demo_text.documents import document
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -77,7 +77,7 @@ drafts are accepted says nothing about other models.
 | weights | {format}; {size:.1f} MB |
 | vocabulary | {vocabulary} entries, byte-level BPE |
 | trained on | {tokens:.1f} million tokens in {steps} steps of {step_tokens}, {minutes:.0f} minutes on two CPU cores |
-| data | synthetic text of `examples/demo_corpus.py`, written for this model, no other source |
+| data | synthetic text of `examples/demo_text`, written for this model, no other source |
 | licence | Apache-2.0, the data too |
 
 Made with
@@ -213,7 +213,7 @@ def token_counts(tokenizer: Tokenizer, documents: int = 2000) -> dict[str, int]:
     """How often each token id stands in a sample of the training text; `--draft-vocab` asks for it."""
     r = random.Random("token counts")
     counts: Counter[int] = Counter()
-    for encoding in tokenizer.encode_batch([demo_corpus.document(r)[1] for _ in range(documents)]):
+    for encoding in tokenizer.encode_batch([document(r)[1] for _ in range(documents)]):
         counts.update([*encoding.ids, data.END])
     return {str(token): count for token, count in counts.most_common()}
 

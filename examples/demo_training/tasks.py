@@ -5,7 +5,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import demo_corpus as corpus
+from demo_text import documents, talk, words
+from demo_text import tasks as made
+from demo_text.code import code_turn
 
 from . import data
 
@@ -59,21 +61,21 @@ def holds_hero(hero: str, friend: str = "") -> Judge:
     return right
 
 
-def mentions(*words: str) -> Judge:
-    """All these words are in the text, whole and with any capitals."""
-    return lambda text: all(re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) for word in words)
+def mentions(word: str) -> Judge:
+    """The word is in the text, whole and with any capitals."""
+    return lambda text: bool(re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE))
 
 
 def stories(r: random.Random, count: int) -> Iterator[Task]:
     """Requests for a story about a hero and a thing, a place, a friend or a feeling, in the forms in turn."""
     for i in range(count):
-        kid, pet = r.choice(corpus.GIRLS + corpus.BOYS), r.choice(corpus.PET_NAMES)
-        animal, thing, color = r.choice(corpus.ANIMALS), r.choice(corpus.OBJECTS), r.choice(corpus.COLORS)
-        place, at = r.choice(corpus.PLACES)
-        a_thing = corpus.an(f"{color} {thing}")
+        kid, pet = r.choice(words.GIRLS + words.BOYS), r.choice(words.PET_NAMES)
+        animal, thing, color = r.choice(words.ANIMALS), r.choice(words.OBJECTS), r.choice(words.COLORS)
+        place, at = r.choice(words.PLACES)
+        a_thing = words.an(f"{color} {thing}")
         hero, about, judge, friend = (
             (kid, f"{kid} and {a_thing}", mentions(thing), ""),
-            (pet, f"{corpus.an(animal)} named {pet} {at}", mentions(place), ""),
+            (pet, f"{words.an(animal)} named {pet} {at}", mentions(place), ""),
             (pet, f"{pet} the {animal} and {a_thing}", mentions(thing), ""),
             (kid, f"{kid} and {pet} the {animal}", mentions(animal), pet),
             (kid, f"{kid} {at}", mentions(place), ""),
@@ -87,12 +89,12 @@ def sums(r: random.Random, count: int) -> Iterator[Task]:
     for sign, name in (("+", "plus"), ("-", "minus"), ("*", "times")):
         found = 0
         while found < count:
-            term, value = corpus.calculation(r)
+            term, value = made.calculation(r)
             if f" {sign} " in term:
                 found += 1
                 yield Task(f"sum {name}", f"What is {term}?", last_number(value))
     for _ in range(count):
-        name, thing = r.choice(corpus.GIRLS + corpus.BOYS), corpus.plural(r.choice(corpus.FOODS + corpus.OBJECTS))
+        name, thing = r.choice(words.GIRLS + words.BOYS), words.plural(r.choice(words.FOODS + words.OBJECTS))
         a, b = r.randint(2, 19), r.randint(1, 12)
         question = f"{name} has {a} {thing} and finds {b} more. How many {thing} does {name} have now?"
         yield Task("sum in words", question, last_number(a + b))
@@ -101,12 +103,12 @@ def sums(r: random.Random, count: int) -> Iterator[Task]:
 def lists(r: random.Random, count: int) -> Iterator[Task]:
     """Counting, and lists of so many things of a kind."""
     for _ in range(count):
-        words, row = corpus.numbers(r)
-        yield Task("counting", f"Count {words}.", exactly(", ".join(row)))
+        what, row = made.numbers(r)
+        yield Task("counting", f"Count {what}.", exactly(", ".join(row)))
     for _ in range(count):
-        name = r.choice(list(corpus.CATEGORIES))
-        wanted = r.randint(2, min(8, len(corpus.CATEGORIES[name])))
-        yield Task("list", f"Name {corpus.NUMBERS[wanted]} {name}.", is_list(wanted, corpus.CATEGORIES[name]))
+        name = r.choice(list(talk.CATEGORIES))
+        wanted = r.randint(2, min(8, len(talk.CATEGORIES[name])))
+        yield Task("list", f"Name {words.NUMBERS[wanted]} {name}.", is_list(wanted, talk.CATEGORIES[name]))
 
 
 def is_list(wanted: int, known: list[str]) -> Judge:
@@ -122,14 +124,14 @@ def is_list(wanted: int, known: list[str]) -> Judge:
 def facts(r: random.Random, count: int) -> Iterator[Task]:
     """Facts of the training text; a rhyme may be any that the text knows."""
     for _ in range(count):
-        question, answer = corpus.fact(r)
+        question, answer = talk.fact(r)
         rhyme = re.fullmatch(r"\w+ rhymes with (\w+)\.", answer)
         yield Task("fact", question, rhymes_with(rhyme[1]) if rhyme else exactly(answer))
 
 
 def rhymes_with(word: str) -> Judge:
     """Any other word of a row that has this word."""
-    rows = [row.split() for row in corpus.RHYMES if word in row.split()]
+    rows = [row.split() for row in talk.RHYMES if word in row.split()]
     answers = {f"{other.capitalize()} rhymes with {word}" for row in rows for other in row if other != word}
     return lambda text: said(text) in answers
 
@@ -137,14 +139,14 @@ def rhymes_with(word: str) -> Judge:
 def recalls(r: random.Random, count: int) -> Iterator[Task]:
     """Questions whose answer is in the question."""
     for _ in range(count):
-        question, answer = corpus.recall_turn(r)
+        question, answer = made.recall_turn(r)
         yield Task("recall", question, exactly(answer))
 
 
 def code(r: random.Random, count: int) -> Iterator[Task]:
     """Small functions: does the block compile, and is it a function?"""
     for _ in range(count):
-        yield Task("code", corpus.code_turn(r)[0], compiles)
+        yield Task("code", code_turn(r)[0], compiles)
 
 
 def compiles(text: str) -> bool:
@@ -166,13 +168,13 @@ def all_tasks(seed: str, story_count: int = 20, count: int = 30) -> list[Task]:
     ]
 
 
-def training_questions(blocks: int, seed: int = 0, documents: int = 4000) -> set[str]:
-    """Every user turn in so many blocks of training text, of both phases."""
+def training_questions(blocks: int, seed: int = 0, count: int = 4000) -> set[str]:
+    """Every user turn in so many blocks of training text, of whichever phase."""
     found: set[str] = set()
     for number in range(blocks):
-        for column in (1, 2):
+        for column in (1, 2, 3):
             r = random.Random(f"{seed} {number}")  # as `data.block` draws it
-            for _ in range(documents):
-                text = corpus.document(r, column)[1]
+            for _ in range(count):
+                text = documents.document(r, column)[1]
                 found.update(re.findall(r"<\|im_start\|>user\n(.*?)<\|im_end\|>", text, re.DOTALL))
     return found
