@@ -43,10 +43,19 @@ def doc_chat_story(r):
             turns.append(t)
     x = r.random()
     if x < 0.1:
-        q = say(r, "[Tell me another story about {H}.|Another story about {H}, please.|What did {H} do next?|One more with {H}.]", f)
+        q = say(
+            r,
+            "[Tell me another story about {H}.|Another story about {H}, please.|What did {H} do next?|One more with {H}.]",
+            f,
+        )
         turns.append((q, tell(r, make_fields(r, r.choice(PLOT_NAMES), f["hero"]), 1)))
     elif x < 0.2:
-        turns.append((r.choice(["Tell me another one.", "Another story, please.", "One more!", "Tell me another."]), ask_story(r, 1, same=True)[1]))
+        turns.append(
+            (
+                r.choice(["Tell me another one.", "Another story, please.", "One more!", "Tell me another."]),
+                ask_story(r, 1, same=True)[1],
+            )
+        )
     elif x < 0.3:
         turns.append(talk(r) if r.random() < 0.3 else talk(r, THANKS))
     return chat(r, turns)
@@ -73,6 +82,7 @@ def several(turn, plain, most, share):
         if r.random() < share:
             return plain(r)
         return chat(r, [turn(r) for _ in range(1 + int(r.random() * most))])
+
     return make
 
 
@@ -86,7 +96,24 @@ def doc_rhyme(r):
     return chat(r, [letter_turn(r)]) if x < 0.85 else letter(r)[2]
 
 
-MEETINGS = ["{a} saw {b}.", "{b} saw {a}.", "{a} and {b} are friends.", "{a} likes {b}.", "\"Hello, {a},\" said {b}.", "\"Hello, {b},\" said {a}.", "{a} smiled at {b}.", "{b} called {a}.", "\"Where is {b}?\" asked {a}.", "\"Here I am,\" said {b}.", "{a} ran home.", "{b} went home with {a}.", "\"Thank you, {b},\" said {a}.", "One day, {a} met {b}.", "{a} was happy.", "Then {b} came to {a}."]
+MEETINGS = [
+    "{a} saw {b}.",
+    "{b} saw {a}.",
+    "{a} and {b} are friends.",
+    "{a} likes {b}.",
+    '"Hello, {a}," said {b}.',
+    '"Hello, {b}," said {a}.',
+    "{a} smiled at {b}.",
+    "{b} called {a}.",
+    '"Where is {b}?" asked {a}.',
+    '"Here I am," said {b}.',
+    "{a} ran home.",
+    "{b} went home with {a}.",
+    '"Thank you, {b}," said {a}.',
+    "One day, {a} met {b}.",
+    "{a} was happy.",
+    "Then {b} came to {a}.",
+]
 
 
 def doc_copy(r):
@@ -100,7 +127,11 @@ def doc_copy(r):
     text = " ".join(t.format(a=a, b=b) for t in r.sample(MEETINGS, 4 + int(r.random() * 5)))
     if x < 0.65:
         return text
-    q = say(r, r.choice(["[Tell me about|Say something about|Write about] {a} and {b}.", "[Who are|What about] {a} and {b}?"]), dict(a=a, b=b))
+    q = say(
+        r,
+        r.choice(["[Tell me about|Say something about|Write about] {a} and {b}.", "[Who are|What about] {a} and {b}?"]),
+        dict(a=a, b=b),
+    )
     return chat(r, [(q, text)])
 
 

@@ -1,9 +1,8 @@
 """The plots of the stories."""
 
 # ruff: noqa: E501
-# A sentence of the text is one line.
-
-
+# fmt: off
+# A table: a beat of a story is one line.
 
 # A plot: topics = what a user may ask for; uses = props that the user may name (objs, foods: which
 # of them fit); feel = a feeling the hero has;

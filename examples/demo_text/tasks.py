@@ -1,8 +1,5 @@
 """Rows and lists, sums, and answers that are already in the question."""
 
-# ruff: noqa: E501
-# A sentence of the text is one line.
-
 from .talk import CATEGORIES, DAYS, MONTHS, SEASONS
 from .words import ANIMALS, BOYS, COLORS, FOODS, GIRLS, NUMBERS, OBJECTS, PET_NAMES, an, plural, say
 
@@ -25,7 +22,7 @@ def numbers(r):
     a = 1 + int(r.random() * 3)
     b = a + 3 + int(r.random() * 7)
     b = min(b, 12)
-    return f"from {NUMBERS[a]} to {NUMBERS[b]} in words", NUMBERS[a:b + 1]
+    return f"from {NUMBERS[a]} to {NUMBERS[b]} in words", NUMBERS[a : b + 1]
 
 
 def list_turn(r):
@@ -33,13 +30,17 @@ def list_turn(r):
     x = r.random()
     if x < 0.42:
         words, row = numbers(r)
-        return say(r, f"[Count {words}.|Please count {words}.|Can you count {words}?|Count {words}]"), ", ".join(row) + "."
+        return say(r, f"[Count {words}.|Please count {words}.|Can you count {words}?|Count {words}]"), ", ".join(
+            row
+        ) + "."
     if x < 0.5:
         name, row = r.choice([("days of the week", DAYS), ("months of the year", MONTHS), ("seasons", SEASONS)])
         return say(r, f"[Name the {name}.|What are the {name}?|List the {name}.|Say the {name}.]"), ", ".join(row) + "."
     if x < 0.55:
         n = 4 + int(r.random() * 22)
-        return say(r, f"[Say|Write] the first {n} letters of the alphabet."), ", ".join("abcdefghijklmnopqrstuvwxyz"[:n]) + "."
+        return say(r, f"[Say|Write] the first {n} letters of the alphabet."), ", ".join(
+            "abcdefghijklmnopqrstuvwxyz"[:n]
+        ) + "."
     c = r.choice(list(CATEGORIES))
     n = min(2 + int(r.random() * 7), len(CATEGORIES[c]))
     row = r.sample(CATEGORIES[c], n)
@@ -56,12 +57,16 @@ def list_plain(r):
     if x < 0.6:
         return "\n".join(", ".join(numbers(r)[1]) for _ in range(1 + int(r.random() * 4)))
     if x < 0.7:
-        return "\n".join(", ".join(row) for row in r.sample([DAYS, MONTHS, SEASONS, list("abcdefghijklmnopqrstuvwxyz"), NUMBERS], 2))
+        return "\n".join(
+            ", ".join(row) for row in r.sample([DAYS, MONTHS, SEASONS, list("abcdefghijklmnopqrstuvwxyz"), NUMBERS], 2)
+        )
     if x < 0.85:
         c = r.choice(list(CATEGORIES))
         return f"Some {c}:\n" + "\n".join("- " + w for w in r.sample(CATEGORIES[c], 4))
     row = r.sample(FOODS + CATEGORIES["vegetables"], 3 + int(r.random() * 4))
-    return "Shopping list:\n" + "\n".join(f"- {n} {w if n == 1 else plural(w)}" for w in row for n in [1 + int(r.random() * 9)])
+    return "Shopping list:\n" + "\n".join(
+        f"- {n} {w if n == 1 else plural(w)}" for w in row for n in [1 + int(r.random() * 9)]
+    )
 
 
 def calculation(r):
@@ -90,12 +95,18 @@ def sum_turn(r):
         a, b = 2 + int(r.random() * 18), 1 + int(r.random() * 12)
         f = dict(n=n, a=a, b=b, w=plural(w))
         if r.random() < 0.5 or b >= a:
-            return say(r, "{n} has {a} {w} and [finds|gets|buys] {b} more. How many {w} does {n} have[ now|]?", f), f"{a} + {b} = {a + b}. {n} has {a + b} {plural(w)}."
-        return say(r, "{n} has {a} {w} and [loses|gives away|sells] {b}. How many {w} are left?", f), f"{a} - {b} = {a - b}. {n} has {a - b} {plural(w) if a - b != 1 else w}."
+            return say(
+                r, "{n} has {a} {w} and [finds|gets|buys] {b} more. How many {w} does {n} have[ now|]?", f
+            ), f"{a} + {b} = {a + b}. {n} has {a + b} {plural(w)}."
+        return say(
+            r, "{n} has {a} {w} and [loses|gives away|sells] {b}. How many {w} are left?", f
+        ), f"{a} - {b} = {a - b}. {n} has {a - b} {plural(w) if a - b != 1 else w}."
     t, v = calculation(r)
     a, s, b = t.split()
     words = t if r.random() < 0.65 else f"{a} {SIGNS[s]} {b}"
-    return say(r, f"[What is {words}?|How much is {words}?|Calculate {words}.|{words}|{words} = ?]"), f"{t} = {v}" + ("." if r.random() < 0.5 else "")
+    return say(r, f"[What is {words}?|How much is {words}?|Calculate {words}.|{words}|{words} = ?]"), f"{t} = {v}" + (
+        "." if r.random() < 0.5 else ""
+    )
 
 
 def sum_plain(r):
@@ -109,7 +120,9 @@ def sum_plain(r):
 
 def some_words(r, n):
     """Different names and things."""
-    return r.sample(GIRLS + BOYS if r.random() < 0.4 else GIRLS + BOYS + PET_NAMES + OBJECTS + FOODS + ANIMALS + COLORS, n)
+    return r.sample(
+        GIRLS + BOYS if r.random() < 0.4 else GIRLS + BOYS + PET_NAMES + OBJECTS + FOODS + ANIMALS + COLORS, n
+    )
 
 
 def recall_turn(r):
@@ -127,7 +140,9 @@ def recall_turn(r):
         return f"What comes after {row[i]}: {', '.join(row)}?", f"{row[i + 1]} comes after {row[i]}."
     if x == 5:
         row = some_words(r, 3 + int(r.random() * 4))
-        return say(r, f"[Make a list|Write a list]: {', '.join(row)}."), "\n".join(f"{i}. {w}" for i, w in enumerate(row, 1))
+        return say(r, f"[Make a list|Write a list]: {', '.join(row)}."), "\n".join(
+            f"{i}. {w}" for i, w in enumerate(row, 1)
+        )
     names, things, colors = r.sample(GIRLS + BOYS + PET_NAMES, 3), r.sample(OBJECTS + FOODS, 3), r.sample(COLORS, 3)
     i = int(r.random() * 3)
     if x == 6:
@@ -139,8 +154,12 @@ def recall_turn(r):
         have = ", ".join(f"{an(c)} {t}" for c, t in zip(colors, things))
         return f"I have {have}. What color is the {things[i]}?", f"The {things[i]} is {colors[i]}."
     if x == 8:
-        return say(r, f"[My friends are|I know] {names[0]}, {names[1]} and {names[2]}. [Who are my friends|Who do I know]?"), f"{names[0]}, {names[1]} and {names[2]}."
-    return say(r, f"My name is {names[0]} and I have {an(things[0])}. [What is my name|Do you know my name]?"), f"Your name is {names[0]}."
+        return say(
+            r, f"[My friends are|I know] {names[0]}, {names[1]} and {names[2]}. [Who are my friends|Who do I know]?"
+        ), f"{names[0]}, {names[1]} and {names[2]}."
+    return say(
+        r, f"My name is {names[0]} and I have {an(things[0])}. [What is my name|Do you know my name]?"
+    ), f"Your name is {names[0]}."
 
 
 def recall_plain(r):

@@ -13,7 +13,21 @@ PET_NAMES = """Pip Bobo Tilly Rusty Coco Nibbles Daisy Momo Benny Fern Peanut Ho
 Olive Tito Milo Luna Sunny Waffle Bingo Poppy Ginger Cloud Misty Gus Ziggy Bubbles Rocky Patch Kiki""".split()
 ANIMALS = """fox rabbit bear mouse duck owl cat dog frog pig goat hen turtle squirrel hedgehog sheep pony lion monkey
 elephant bee crow goose otter badger lamb puppy kitten beaver snail tiger penguin""".split()
-ROLES = ["dragon", "robot", "wizard", "princess", "prince", "knight", "giant", "fairy", "pirate", "farmer", "baker", "king", "queen"]
+ROLES = [
+    "dragon",
+    "robot",
+    "wizard",
+    "princess",
+    "prince",
+    "knight",
+    "giant",
+    "fairy",
+    "pirate",
+    "farmer",
+    "baker",
+    "king",
+    "queen",
+]
 ROLE_GENDER = {"princess": 1, "prince": 0, "fairy": 1, "king": 0, "queen": 1}
 TRAITS = "kind brave clever shy curious cheerful quiet gentle playful careful sleepy funny proud busy friendly".split()
 SIZES = "little small big tiny tall young".split()
@@ -21,11 +35,88 @@ COLORS = "red blue green yellow purple orange white brown pink golden silver bla
 OBJECTS = """ball kite hat drum boat book bell scarf lamp basket cup box key flute button shell stone ribbon wagon blanket
 coat doll spoon map coin crown ring umbrella clock feather""".split()
 FOODS = "apple pear cake pie cookie carrot bun sandwich plum peach pancake muffin nut orange banana cupcake".split()
-PLACES = [("forest", "in the forest"), ("sea", "by the sea"), ("hill", "on a green hill"), ("farm", "on a farm"), ("village", "in a small village"), ("river", "near the river"), ("garden", "in a big garden"), ("castle", "in an old castle"), ("city", "in a busy city"), ("island", "on a small island"), ("mountain", "on a mountain"), ("lake", "by the lake"), ("meadow", "in the meadow"), ("valley", "in a quiet valley"), ("jungle", "in the jungle"), ("beach", "at the beach")]
-SPOTS = ["under the old oak tree", "behind the barn", "near the pond", "beside the stone wall", "in the tall grass", "under the bridge", "at the top of the hill", "next to the mill", "in the middle of the field", "by the garden gate", "under a bush", "inside a hollow log", "by the well"]
+PLACES = [
+    ("forest", "in the forest"),
+    ("sea", "by the sea"),
+    ("hill", "on a green hill"),
+    ("farm", "on a farm"),
+    ("village", "in a small village"),
+    ("river", "near the river"),
+    ("garden", "in a big garden"),
+    ("castle", "in an old castle"),
+    ("city", "in a busy city"),
+    ("island", "on a small island"),
+    ("mountain", "on a mountain"),
+    ("lake", "by the lake"),
+    ("meadow", "in the meadow"),
+    ("valley", "in a quiet valley"),
+    ("jungle", "in the jungle"),
+    ("beach", "at the beach"),
+]
+SPOTS = [
+    "under the old oak tree",
+    "behind the barn",
+    "near the pond",
+    "beside the stone wall",
+    "in the tall grass",
+    "under the bridge",
+    "at the top of the hill",
+    "next to the mill",
+    "in the middle of the field",
+    "by the garden gate",
+    "under a bush",
+    "inside a hollow log",
+    "by the well",
+]
 WEATHER = "sunny windy cold warm rainy snowy bright foggy".split()
-GAMES = ["play in the grass", "sing songs", "climb trees", "draw pictures", "look at the stars", "swim in the pond", "run in the wind", "tell jokes", "pick flowers", "dig in the sand", "watch the clouds", "jump over puddles", "read books", "bake bread"]
-PLURALS = dict(mouse="mice", goose="geese", sheep="sheep", berry="berries", pony="ponies", puppy="puppies", fox="foxes", box="boxes", peach="peaches", sandwich="sandwiches", child="children", foot="feet", tooth="teeth", man="men", leaf="leaves", baby="babies", fish="fish", knife="knives", dish="dishes", bus="buses", fairy="fairies", wolf="wolves", brush="brushes", city="cities", party="parties", story="stories", lady="ladies", glass="glasses", shelf="shelves", woman="women")
+GAMES = [
+    "play in the grass",
+    "sing songs",
+    "climb trees",
+    "draw pictures",
+    "look at the stars",
+    "swim in the pond",
+    "run in the wind",
+    "tell jokes",
+    "pick flowers",
+    "dig in the sand",
+    "watch the clouds",
+    "jump over puddles",
+    "read books",
+    "bake bread",
+]
+PLURALS = dict(
+    mouse="mice",
+    goose="geese",
+    sheep="sheep",
+    berry="berries",
+    pony="ponies",
+    puppy="puppies",
+    fox="foxes",
+    box="boxes",
+    peach="peaches",
+    sandwich="sandwiches",
+    child="children",
+    foot="feet",
+    tooth="teeth",
+    man="men",
+    leaf="leaves",
+    baby="babies",
+    fish="fish",
+    knife="knives",
+    dish="dishes",
+    bus="buses",
+    fairy="fairies",
+    wolf="wolves",
+    brush="brushes",
+    city="cities",
+    party="parties",
+    story="stories",
+    lady="ladies",
+    glass="glasses",
+    shelf="shelves",
+    woman="women",
+)
 NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
 
 
