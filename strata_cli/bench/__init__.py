@@ -1,0 +1,1 @@
+"""Settings against settings on the same prompts: arms, the order they run in, figures, reports."""
