@@ -21,7 +21,7 @@ from strata_cli.engine.scheduler import Scheduler
 from strata_cli.engine.seeds import fresh_seed
 from strata_cli.engine.slot import Slot
 from strata_cli.engine.types import Event, Finished, Request, Started, Tokens, WindowDone
-from strata_cli.errors import UsageError
+from strata_cli.errors import StrataError, UsageError
 
 
 class Engine:
@@ -54,13 +54,16 @@ class Engine:
         self.penalties = PenaltyCounts(runner.model.head.shape[1], runner.device)
         self.judge = Judge(runner, self.penalties, self.eos, config.accept == "rejection")
         self.scheduler: Scheduler[Slot] = Scheduler(
-            config.prefill_policy, config.prefill_chunk, config.max_batched_tokens, config.gather_ms / 1000
+            config.prefill_policy,
+            config.prefill_chunk,
+            config.max_batched_tokens,
+            config.gather_ms / 1000,
+            config.batch_groups,
         )
         self.seats: list[Slot | None] = [None] * config.batch
         self.reported = downgrades or Downgrades()
         self.chain_off: str | None = None
         self.events: list[Event] = []
-        self.group = 0
         self.admissions = 0
         self.hit_tokens = 0
         self.born = clock()
@@ -170,7 +173,8 @@ class Engine:
     def _plan(self) -> Window:
         """Who reads how much of its prompt and who gets how many decode rows, as far as pages reach."""
         begun = self.clock()
-        seated = {s.index: s for s in self._next_group()}
+        turn = self.scheduler.next_group([s.index for s in self.seats if s is not None])
+        seated = {i: s for i in turn if (s := self.seats[i]) is not None}
         reads = self.scheduler.prompt_rows(lambda index: index in seated)
         waiting = {r.slot for r in self.scheduler.reading}
         decoding = [s for s in seated.values() if s.index not in waiting]
@@ -189,19 +193,9 @@ class Engine:
                 part.capture = self.prefix.places(len(slot.request.prompt), at, part.read, slot.request.turn)
             if part.slot in decoding:
                 part.slot.missed = 0 if part.L else part.slot.missed + 1
-        window = Window(self.group, list(parts.values()))
+        window = Window(self.scheduler.group, list(parts.values()))
         window.ms["plan"] += (self.clock() - begun) * 1000
         return window
-
-    def _next_group(self) -> list[Slot]:
-        """The slots of the group whose turn it is; a group without any is passed over."""
-        groups = self.config.batch_groups
-        for _ in range(groups):
-            self.group = (self.group + 1) % groups
-            slots = [s for s in self.seats if s is not None and s.index % groups == self.group]
-            if slots:
-                break
-        return slots
 
     def _drafter(self, slot: Slot) -> str | None:
         """The drafter of a slot, by name; None when it drafts no more."""
@@ -283,8 +277,11 @@ class Engine:
         The recurrent state of decode rows is repeatable and keys and values are overwritten, so nothing else is to be
         undone.
         """
-        if not is_out_of_memory(error) or not any(p.L > 1 for p in window.parts) or self.chain_off is not None:
+        if not is_out_of_memory(error):
             raise error
+        if not any(p.L > 1 for p in window.parts) or self.chain_off is not None:
+            what = f"memory ran out in a window without drafts: {str(error).splitlines()[0]}"
+            raise StrataError(what, "lower --ctx, --batch or --max-batched-tokens") from error
         self._blow_fuse(error)
         for part in window.parts:
             part.proposal, part.kept, part.held, part.judged, part.error = Proposal(), [], 0, 0, None

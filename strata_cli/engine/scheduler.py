@@ -39,13 +39,15 @@ class Scheduler(Generic[T]):
     """First come, first served, under one of three policies: mixed, immediate, gather.
 
     chunk: most prompt rows of one slot in a window; budget: most prompt rows of a window; gather_s: longest wait of
-    `gather`.
+    `gather`; groups: of slots that take turns.
     """
 
     policy: str
     chunk: int
     budget: int
     gather_s: float
+    groups: int = 1
+    group: int = 0  # whose turn it was last
     paused: bool = False
     queue: deque[Waiting[T]] = field(default_factory=deque)
     reading: list[Reading] = field(default_factory=list)
@@ -79,6 +81,19 @@ class Scheduler(Generic[T]):
         if self.paused or not self.queue or not free or self.admissible(free, now):
             return 0.0
         return self.queue[0].since + self.gather_s - now
+
+    def next_group(self, occupied: Sequence[int]) -> list[int]:
+        """The occupied slots of the group whose turn it is; a group without any is passed over.
+
+        Slot i belongs to group i mod groups.
+        """
+        members: list[int] = []
+        for _ in range(self.groups):
+            self.group = (self.group + 1) % self.groups
+            members = [i for i in occupied if i % self.groups == self.group]
+            if members:
+                break
+        return members
 
     def start(self, slot: int, at: int, length: int) -> None:
         """A slot begins to read a prompt, `at` rows of it being known already."""

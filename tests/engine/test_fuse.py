@@ -8,6 +8,7 @@ import torch
 
 from strata_cli.engine.engine import Engine
 from strata_cli.engine.types import Request
+from strata_cli.errors import StrataError
 from tests.support.engine import engine, prompt, request, run, tiny
 
 ERRORS = [
@@ -147,4 +148,11 @@ def test_other_errors_are_not_swallowed() -> None:
     e = engine(tiny(), mtp_varlen=False)
     at_head(e, 3, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        run(e, requests(0.0))
+
+
+def test_memory_that_runs_out_without_drafts_is_one_clear_line() -> None:
+    e = engine(tiny(), spec=0)
+    e.runner.forward = failing(e.runner.forward, 3, ERRORS[1])  # type: ignore[method-assign]
+    with pytest.raises(StrataError, match="memory ran out in a window without drafts.*lower --ctx"):
         run(e, requests(0.0))
