@@ -43,7 +43,7 @@ def list_turn(r):
         ) + "."
     c = r.choice(list(CATEGORIES))
     n = min(2 + int(r.random() * 7), len(CATEGORIES[c]))
-    row = r.sample(CATEGORIES[c], n)
+    row = sorted(r.sample(CATEGORIES[c], n), key=CATEGORIES[c].index)  # in one order, so that nothing comes twice
     q = say(r, f"[Name|List|Tell me|Give me|Can you name|Write down] {NUMBERS[n] if r.random() < 0.8 else n} {c}")
     q += "?" if q.startswith("Can") else "."
     if r.random() < 0.5:
@@ -104,9 +104,7 @@ def sum_turn(r):
     t, v = calculation(r)
     a, s, b = t.split()
     words = t if r.random() < 0.65 else f"{a} {SIGNS[s]} {b}"
-    return say(r, f"[What is {words}?|How much is {words}?|Calculate {words}.|{words}|{words} = ?]"), f"{t} = {v}" + (
-        "." if r.random() < 0.5 else ""
-    )
+    return say(r, f"[What is {words}?|How much is {words}?|Calculate {words}.|{words}|{words} = ?]"), f"{t} = {v}"
 
 
 def sum_plain(r):

@@ -100,12 +100,16 @@ class Packer:
                 groups[token] = number
         self.groups, self.name_weight, self.thing_weight = groups, name_weight, thing_weight
         self.plain = np.ones(len(groups), np.float32)
-        self.plain[[tokenizer.token_to_id(d) for d in "0123456789"]] = digit_weight
+        self.digits = [tokenizer.token_to_id(d) for d in "0123456789"]
+        self.plain[self.digits] = digit_weight
+        self.stop = tokenizer.token_to_id(".")
 
     def marks(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Loss weights, and which tokens are names that came before."""
         group = self.groups[ids]
         weight, repeat = self.plain[ids], np.zeros(len(ids), bool)
+        # where a row of numbers ends is one token among many, and decides whether the row is right
+        weight[1:][(ids[1:] == self.stop) & np.isin(ids[:-1], self.digits)] = 4
         seen = set()
         for i in np.nonzero(group >= 0)[0]:
             g = group[i]
