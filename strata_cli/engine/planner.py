@@ -12,7 +12,7 @@ from strata_cli.engine.steptime import StepTimeEstimator, WindowCost
 from strata_cli.engine.types import REASONS
 from strata_cli.engine.window import Plan, evaluate, pays, plan_fixed, plan_rows, plan_uniform, seats, uniform_limit
 
-STAY = 0.01  # the last window's L stay unless something is better by this share
+STAY = 0.005  # the last window's L stay unless something is better by this share
 LEAVE = 0.1  # a slot sits out for its context only if its tokens per ms are below the window's by this share
 MEASURE_EVERY = 3  # windows between two that are run to learn what a number of rows costs
 PROBE_FIRST, PROBE_LEAST, PROBE_MOST = 32, 8, 128  # windows between tries of a position that the plan leaves out

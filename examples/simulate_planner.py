@@ -1,0 +1,411 @@
+"""Judge the choice of L without a GPU: the real planner in a simulated engine whose true costs and curves are known.
+
+Slots decode requests whose drafts are accepted by given curves; a window takes the time of a given curve, with noise and
+outliers. Every policy meets the same requests and the same luck. The oracle plans with the true curves and true times.
+
+    python examples/simulate_planner.py                                  one workload, a table
+    python examples/simulate_planner.py --workload changing --curve 35b --draft-step 0.2
+    python examples/simulate_planner.py --arrivals trace.csv --speed 4   TIMESTAMP,ContextTokens,GeneratedTokens
+    python examples/simulate_planner.py --suite                          the figures the planner must hold; exit 1 if not
+"""
+
+import argparse
+import csv
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import accumulate
+from pathlib import Path
+from statistics import mean, median
+
+from strata_cli.engine.planner import Choice, Outcome, Planner, SlotView
+from strata_cli.engine.steptime import WindowCost, bucket_function
+from strata_cli.engine.window import plan_rows, seats, uniform_limit
+
+DOMAINS = (0.93, 0.85, 0.75, 0.60, 0.40)  # first-draft acceptance: code, extraction, mixed, factual, prose
+DIFFER = (0.93, 0.75, 0.60, 0.40)
+WORKLOADS = ("differ", "stationary", "changing")
+BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
+EXPERTS, PER_TOKEN = 256, 8
+
+
+@dataclass
+class Job:
+    """A request. `pieces`: (first token, acceptance of drafts) in order; `luck[t]` decides token t for every policy."""
+
+    id: str
+    arrival_s: float
+    ctx: int
+    tokens: int
+    pieces: list[tuple[int, float]]
+    luck: list[float]
+    done: int = 0
+    missed: int = 0
+
+    def acceptance(self, token: int) -> float:
+        return next(a for start, a in reversed(self.pieces) if start <= token)
+
+
+@dataclass
+class World:
+    """True costs and the noise of measured times. `decline`: acceptance of each further draft, relative to the last."""
+
+    cost: WindowCost
+    bucket: Callable[[int], int]
+    decline: float = 1.0
+    noise: float = 0.05
+    outliers: float = 0.01
+    confidence: float = 0.0
+
+    def measured(self, ms: float, rng: random.Random) -> float:
+        slow = rng.uniform(2, 8) if rng.random() < self.outliers else 1.0
+        return ms * slow * math.exp(rng.gauss(0.0, self.noise))
+
+    def survivals(self, job: Job, depth: int) -> list[float]:
+        a = job.acceptance(job.done)
+        return list(accumulate((a * self.decline**j for j in range(depth)), lambda x, y: x * y))
+
+    def chance(self, job: Job, j: int) -> float:
+        """Acceptance of this very draft, j (0-based) tokens on: around the curve, as spread as `confidence` says."""
+        token = job.done + j
+        a = job.acceptance(job.done) * self.decline**j
+        if not self.confidence:
+            return a
+        rng = random.Random(f"{job.id}/{token}")
+        return rng.betavariate(a * self.confidence, (1 - a) * self.confidence)
+
+
+@dataclass
+class Score:
+    """What one policy did after warm-up. Rates are of expected tokens and times without noise: less luck to average."""
+
+    tokens: int = 0
+    expected: float = 0.0
+    ms: float = 0.0
+    windows: int = 0
+    rows: int = 0
+    plan_us: list[float] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
+    by_slot: dict[int, list[int]] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def per_s(self) -> float:
+        return 1000 * self.expected / self.ms if self.ms else 0.0
+
+
+def verify_curve(args: argparse.Namespace, rows: int) -> tuple[list[float], float, float]:
+    """True verify ms for 0..rows rows (padded), ms of a chain step, ms of each draft."""
+    pad = bucket_function(args.buckets)
+    step, draft = {"dense": 1.4, "35b": 0.2}.get(args.curve, 0.0), 0.0
+    if args.curve == "dense":
+
+        def ms(n: int) -> float:
+            return 30 + 0.05 * n
+
+    elif args.curve == "35b":  # 4-bit experts of 1.57 MB in 40 layers and 2 GB shared by all rows, at 920 GB/s, 1 ms launches
+
+        def ms(n: int) -> float:
+            return 3.1 + 0.068 * EXPERTS * (1 - (1 - PER_TOKEN / EXPERTS) ** n)
+
+    else:
+        data = json.loads(Path(args.curve).read_text())
+        known = {int(n): float(v) for n, v in data["verify_ms"].items()}
+        step, draft = data.get("step_ms", 0.0), data.get("draft_ms", 0.0)
+        pad = bucket_function(sorted(known))
+
+        def ms(n: int) -> float:
+            return known[n] if n in known else known[max(known)] * n / max(known)
+
+    step = args.draft_step if args.draft_step is not None else step
+    return [0.0] + [ms(pad(n)) for n in range(1, rows + 1)], step, draft
+
+
+def jobs(workload: str, slots: int, seed: int) -> Iterator[Job]:
+    """Requests without end, each there when a slot is free. Deterministic for (workload, seed)."""
+    rng = random.Random(f"{workload}/{seed}")
+    n = 0
+    while True:
+        if workload == "differ":
+            tokens, pieces = 10**6, [(0, DIFFER[n % len(DIFFER)])]
+        elif workload == "stationary":
+            tokens, pieces = rng.randint(1500, 3000), [(0, rng.choice(DOMAINS))]
+        else:
+            tokens, pieces, at = rng.randint(200, 1200), [], 0
+            while at < tokens:
+                pieces.append((at, rng.choice(DOMAINS)))
+                at += rng.randint(100, 500)
+        yield make_job(f"{workload}-{seed}-{n}", 0.0, rng.randint(50, 4000), tokens, pieces)
+        n += 1
+
+
+def make_job(name: str, arrival_s: float, ctx: int, tokens: int, pieces: list[tuple[int, float]]) -> Job:
+    rng = random.Random(name)
+    luck = [rng.random() for _ in range(min(tokens, 200_000) + 32)]
+    return Job(name, arrival_s, ctx, tokens, pieces, luck)
+
+
+def arriving(path: str | None, count: int, speed: float, seed: int) -> list[Job]:
+    """Requests with arrival times: of a trace file, or Poisson at 1 a second with log-normal lengths."""
+    rng = random.Random(seed)
+    found: list[tuple[float, int, int]] = []
+    if path:
+        with open(path, newline="") as file:
+            for row in csv.DictReader(file):
+                at = datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp()
+                found.append((at, int(row["ContextTokens"]), max(1, int(row["GeneratedTokens"]))))
+    else:
+        at = 0.0
+        for _ in range(count):
+            at += rng.expovariate(1.0)
+            found.append((at, int(rng.lognormvariate(6, 1)) + 1, int(rng.lognormvariate(5, 0.8)) + 1))
+    first = found[0][0]
+    return [
+        make_job(f"arrival-{seed}-{n}", (at - first) / speed, ctx, tokens, [(0, rng.choice(DOMAINS))])
+        for n, (at, ctx, tokens) in enumerate(found[:count])
+    ]
+
+
+class Oracle:
+    """Plans with the true curves and the true times, window by window: no learning, no probing, no hysteresis."""
+
+    def __init__(self, world: World, rows: int, spec: int, fair: str):
+        self.world, self.rows, self.spec, self.fair = world, rows, spec, fair
+
+    def choose(self, views: Sequence[SlotView], seated: dict[int, Job]) -> list[Choice]:
+        at = seats([v.missed for v in views], self.rows)
+        survivals = [self.world.survivals(seated[views[i].slot], self.spec) for i in at]
+        plan = plan_rows(survivals, [views[i].limit for i in at], self.rows, self.world.cost, self.fair)
+        chosen = dict(zip(at, plan.L))
+        return [Choice(chosen.get(i, 0), "cost") for i in range(len(views))]
+
+
+@dataclass
+class Run:
+    """One policy over one stream of requests."""
+
+    world: World
+    policy: Planner | Oracle
+    slots: int
+    spec: int
+    seed: int
+    clock_ms: float = 0.0
+    seated: dict[int, Job] = field(default_factory=dict)
+    score: Score = field(default_factory=Score)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+
+    def window(self) -> None:
+        """One window over the seated requests: choose, draft, verify, commit, record."""
+        world, policy = self.world, self.policy
+        views = []
+        for slot, job in sorted(self.seated.items()):
+            left = job.tokens - job.done
+            limit, why = min((self.spec + 1, "user"), (left, "fits"))
+            views.append(SlotView(slot, job.id, job.ctx + job.done, limit, why, job.missed, job.done))
+        began = time.perf_counter()
+        choices = policy.choose(views, self.seated) if isinstance(policy, Oracle) else policy.choose(views)
+        self.score.plan_us.append(1e6 * (time.perf_counter() - began))
+        # draft: in step, each slot for its own L - 1 steps, or until the planner says that it does not pay
+        taken = {v.slot: min(c.L, 1) for v, c in zip(views, choices)}
+        going = {v.slot: c.L for v, c in zip(views, choices) if c.L > 1}
+        drafters, depth, made = len(going), 0, 0
+        while going:
+            depth, made = depth + 1, made + len(going)
+            for slot in list(going):
+                p = world.chance(self.seated[slot], depth - 1) if world.confidence else None
+                if isinstance(policy, Planner) and not policy.keep_drafting(slot, depth - 1, p):
+                    del going[slot]
+                    continue
+                taken[slot] = depth + 1
+                if depth + 1 >= going[slot]:
+                    del going[slot]
+        rows = sum(taken.values())
+        cost = world.cost
+        took = [v for v in views if taken[v.slot]]
+        ctx = sum(v.ctx for v in took)
+        verify_ms = cost.verify[rows] + cost.per_ctx * ctx
+        draft_ms = cost.start + cost.step * depth + cost.draft * made if depth else 0.0
+        self.clock_ms += verify_ms + draft_ms + cost.other
+        self.score.ms += verify_ms + draft_ms + cost.other
+        outcomes = []
+        for view, choice in zip(views, choices):
+            job, L = self.seated[view.slot], taken[view.slot]
+            job.missed = 0 if L else job.missed + 1
+            chances = [world.chance(job, j) for j in range(L - 1)]
+            luck = [job.luck[(job.done + j) % len(job.luck)] for j in range(L - 1)]
+            accepted = next((j for j in range(L - 1) if luck[j] >= chances[j]), max(L - 1, 0))
+            self.score.expected += min(L, 1) + sum(accumulate(chances, lambda x, y: x * y))
+            outcomes.append(Outcome(view.slot, L, max(L - 1, 0), accepted))
+            keeps = accepted + 1 if L else 0
+            job.done += keeps
+            self.score.tokens += keeps
+            self.score.by_slot.setdefault(view.slot, []).append(L)
+            self.score.reasons[choice.reason] = self.score.reasons.get(choice.reason, 0) + 1
+            if job.done >= job.tokens:
+                self.score.latencies_s.append(self.clock_ms / 1000 - job.arrival_s)
+                del self.seated[view.slot]
+        self.score.windows += 1
+        self.score.rows += rows
+        if isinstance(policy, Planner):
+            policy.record(
+                outcomes,
+                drafters=drafters,
+                depth=depth,
+                draft_ms=world.measured(draft_ms, self.rng),
+                verify_ms=world.measured(verify_ms, self.rng),
+                other_ms=world.measured(cost.other, self.rng),
+                rows=rows,
+                ctx_total=ctx,
+            )
+
+    def seat(self, job: Job, slot: int) -> None:
+        self.seated[slot] = job
+        if isinstance(self.policy, Planner):
+            self.policy.start(slot)
+
+    def endless(self, source: Iterator[Job], warmup: int, tokens: int) -> Score:
+        """Slots always taken, until `tokens` tokens have come after `warmup` tokens."""
+        while self.score.tokens < tokens or warmup:
+            if warmup and self.score.tokens >= warmup:
+                self.score, warmup = Score(), 0
+            for slot in range(self.slots):
+                if slot not in self.seated:
+                    self.seat(next(source), slot)
+            self.window()
+        return self.score
+
+    def arrivals(self, waiting: list[Job]) -> Score:
+        """Requests come at their times and wait for a slot; until all are done. Idle time counts for nobody."""
+        while waiting or self.seated:
+            if not self.seated and waiting:
+                self.clock_ms = max(self.clock_ms, 1000 * waiting[0].arrival_s)
+            for slot in range(self.slots):
+                if slot not in self.seated and waiting and 1000 * waiting[0].arrival_s <= self.clock_ms:
+                    self.seat(waiting.pop(0), slot)
+            self.window()
+        return self.score
+
+
+def policies(args: argparse.Namespace, world: World) -> dict[str, Callable[[], Planner | Oracle]]:
+    def planner(plan: str, varlen: bool, spec: int) -> Planner:
+        return Planner(
+            spec=spec,
+            rows=args.rows,
+            plan=plan,
+            fair=args.fair,
+            varlen=varlen,
+            batch=args.slots,
+            bucket=world.bucket,
+        )
+
+    made: dict[str, Callable[[], Planner | Oracle]] = {}
+    most = args.spec + 1 if args.arrivals else uniform_limit(args.spec, args.rows, args.slots)
+    for n in range(1, min(5, most) + 1):  # with all slots taken, a longer L is cut to the budget: the same again
+        made[f"fixed L={n}"] = lambda n=n: planner("rows", False, n - 1)  # type: ignore[misc]
+    made["plan_uniform"] = lambda: planner("uniform", True, args.spec)
+    made["plan_rows"] = lambda: planner("rows", True, args.spec)
+    made["oracle"] = lambda: Oracle(world, args.rows, args.spec, args.fair)
+    return made
+
+
+def simulate(args: argparse.Namespace) -> dict[str, list[Score]]:
+    """Every policy over the same requests, once per seed."""
+    verify, step, draft = verify_curve(args, args.rows)
+    cost = WindowCost(verify, step=step, draft=draft, per_ctx=args.per_ctx)
+    world = World(
+        cost, bucket_function(args.buckets), args.decline, args.noise, args.outliers, confidence=args.confidence
+    )
+    scores: dict[str, list[Score]] = {}
+    for name, make in policies(args, world).items():
+        for seed in range(args.seed, args.seed + args.seeds):
+            run = Run(world, make(), args.slots, args.spec, seed)
+            if args.arrivals:
+                path = None if args.arrivals == "poisson" else args.arrivals
+                score = run.arrivals(arriving(path, args.requests, args.speed, seed))
+            else:
+                score = run.endless(jobs(args.workload, args.slots, seed), args.warmup, args.tokens)
+            scores.setdefault(name, []).append(score)
+    return scores
+
+
+def table(scores: dict[str, list[Score]]) -> None:
+    rate = {name: mean(s.per_s for s in runs) for name, runs in scores.items()}
+    best = max((name for name in rate if name.startswith("fixed")), key=lambda name: rate[name])
+    print(f"{'policy':14s} {'tok/s':>8s} {'regret':>8s} {'best fixed':>10s} {'rows':>6s} {'plan us':>8s}  mean L by slot")
+    for name, runs in scores.items():
+        rows = sum(s.rows for s in runs) / sum(s.windows for s in runs)
+        us = median(us for s in runs for us in s.plan_us)
+        by_slot = " ".join(f"{mean(L):.2f}" for _, L in sorted(runs[0].by_slot.items()))
+        regret, gain = 1 - rate[name] / rate["oracle"], rate[name] / rate[best] - 1
+        wait = f"  {mean(t for s in runs for t in s.latencies_s):.2f} s a request" if runs[0].latencies_s else ""
+        print(f"{name:14s} {rate[name]:8.1f} {regret:8.1%} {gain:+10.1%} {rows:6.1f} {us:8.0f}  {by_slot}{wait}")
+    reasons: dict[str, int] = {}
+    for s in scores["plan_rows"]:
+        for reason, n in s.reasons.items():
+            reasons[reason] = reasons.get(reason, 0) + n
+    print("plan_rows' reasons:", ", ".join(f"{r} {n}" for r, n in sorted(reasons.items(), key=lambda x: -x[1])))
+
+
+def suite(args: argparse.Namespace) -> bool:
+    """The figures that plan_rows must hold, over workloads, row budgets and curves."""
+    ok = True
+    print(f"{'curve':10s} {'workload':11s} {'rows':>4s} {'regret':>7s} {'allowed':>7s} {'best fixed':>10s} {'L=1':>7s} {'uniform':>8s}")
+    for curve, step in (("dense", None), ("35b", 0.2), ("35b", 0.65)):
+        for workload in WORKLOADS:
+            for rows in (8, 12, 16, 20):
+                scores = simulate(argparse.Namespace(**{**vars(args), **dict(curve=curve, draft_step=step, workload=workload, rows=rows)}))
+                rate = {name: mean(s.per_s for s in runs) for name, runs in scores.items()}
+                regret, allowed = 1 - rate["plan_rows"] / rate["oracle"], 0.06 if workload == "changing" else 0.03
+                fixed = rate["plan_rows"] / max(r for n, r in rate.items() if n.startswith("fixed")) - 1
+                plain, uniform = rate["plan_rows"] / rate["fixed L=1"] - 1, rate["plan_rows"] / rate["plan_uniform"] - 1
+                need = 0.03 if curve == "dense" and workload == "differ" and rows in (12, 16) else -0.02
+                good = regret <= allowed and fixed >= need and plain >= -0.02
+                ok = ok and good
+                label = curve if step is None else f"{curve} {step}"
+                print(f"{label:10s} {workload:11s} {rows:4d} {regret:7.1%} {allowed:7.0%} {fixed:+10.1%} {plain:+7.1%} {uniform:+8.1%}  {'ok' if good else 'FAIL'}", flush=True)
+    return ok
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--workload", choices=WORKLOADS, default="differ")
+    p.add_argument("--curve", default="dense", help="dense, 35b, or a JSON file: verify_ms {rows: ms}, step_ms, draft_ms")
+    p.add_argument("--draft-step", type=float, help="ms of one step of the chain (dense 1.4, 35b 0.2)")
+    p.add_argument("--per-ctx", type=float, default=0.0, help="ms per token of context in the window")
+    p.add_argument("--slots", type=int, default=4)
+    p.add_argument("--rows", type=int, default=16, help="row budget of a window")
+    p.add_argument("--spec", type=int, default=8, help="most drafts in a chain")
+    p.add_argument("--fair", choices=("total", "slots"), default="total")
+    p.add_argument("--buckets", type=lambda s: [int(n) for n in s.split(",")], default=list(BUCKETS))
+    p.add_argument("--decline", type=float, default=1.0, help="acceptance of each further draft, relative to the last")
+    p.add_argument("--noise", type=float, default=0.05, help="log-normal noise of measured times")
+    p.add_argument("--outliers", type=float, default=0.01, help="share of measured times that are 2 to 8 times too long")
+    p.add_argument("--confidence", type=float, default=0.0, help="above 0: drafts carry probabilities; less = more telling")
+    p.add_argument("--arrivals", help="a trace file (CSV), or poisson; default: slots never wait for a request")
+    p.add_argument("--requests", type=int, default=200, help="requests of the trace")
+    p.add_argument("--speed", type=float, default=1.0, help="the trace's clock, sped up")
+    p.add_argument("--warmup", type=int, default=2000, help="tokens before measuring")
+    p.add_argument("--tokens", type=int, default=12000, help="tokens measured")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--seeds", type=int, default=1, help="runs, each with its own seed, averaged")
+    p.add_argument("--suite", action="store_true")
+    return p
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    if args.suite:
+        return 0 if suite(args) else 1
+    table(simulate(args))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
