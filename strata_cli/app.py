@@ -38,6 +38,7 @@ class Entry:
 COMMANDS = {
     "chat": Entry("Generate", "Talk with the model, or have one question answered."),
     "run": Entry("Generate", "Run a JSONL file of prompts, several at a time, and write a JSONL file of results."),
+    "bench": Entry("Measure", "Settings against each other on the same prompts, in alternating order."),
     "parity": Entry("Measure", "Run the same requests in every way the engine has, and say whether one token differs."),
     "inspect": Entry(
         "Measure", "Say from a step-statistics file how fast a run was and what kept it from being faster."

@@ -65,7 +65,7 @@ class Engine:
         self.chain_off: str | None = None
         self.events: list[Event] = []
         self.admissions = 0
-        self.hit_tokens = 0
+        self.hits = self.misses = self.hit_tokens = 0  # of the prefix cache, since the last window's record
         self.born = clock()
         self.planned_bytes = 0  # weights and caches, as the screen shows them; set by who loaded them
 
@@ -158,6 +158,8 @@ class Engine:
             slot.admitted = self.clock() if slot.admitted is None else slot.admitted
             request = slot.request
             entry = self.prefix.match(request.prompt) if self.prefix is not None else None
+            if self.prefix is not None:
+                self.hits, self.misses = self.hits + (entry is not None), self.misses + (entry is None)
             if entry is not None and self.prefix is not None:
                 self.prefix.adopt(seat, entry)
                 self.hit_tokens += entry.length
@@ -324,7 +326,9 @@ class Engine:
             seen.append(Seen(index, slot.tokens, len(part.kept), rows, part.read > 0))
         self._observe(seen)
         for part in window.busy:
-            self._keep_prefixes(part, hidden)
+            if part.capture and self.prefix is not None and hidden is not None:
+                rows = hidden[part.row : part.row + part.read] if self.chain_off is None else None
+                self.prefix.keep(part.slot.index, part.slot.request.prompt, part.capture, part.read, rows)
         window.ms["commit"] += (self.clock() - begun) * 1000
         if outcomes:
             self._learn(window, outcomes)
@@ -340,18 +344,6 @@ class Engine:
             if not is_out_of_memory(error):
                 raise
             self._blow_fuse(error)
-
-    def _keep_prefixes(self, part: Part, hidden: Tensor | None) -> None:
-        """Store the places of a prompt that later ones may share."""
-        slot, index = part.slot, part.slot.index
-        first = self.cache.lengths[index] - part.read
-        for place in part.capture:
-            assert self.prefix is not None and hidden is not None
-            state = self.cache.recurrent.taken(index, place - first)
-            row = part.row + place - first - 1
-            self.prefix.store(
-                index, slot.request.prompt, place, state, hidden[row : row + 1] if self.chain_off is None else None
-            )
 
     def _learn(self, window: Window, outcomes: Sequence[Outcome]) -> None:
         """The planner sees what the window brought and what it cost."""
@@ -376,7 +368,8 @@ class Engine:
             return
         now = self.clock()
         record = step_record(window, self.cache.lengths, now - self.born, (now - begun) * 1000)
-        record.prefix_hit_tokens, self.hit_tokens = self.hit_tokens, 0
+        record.prefix_hits, record.prefix_misses, record.prefix_hit_tokens = self.hits, self.misses, self.hit_tokens
+        self.hits = self.misses = self.hit_tokens = 0
         record.chain_off, record.downgrades = self.chain_off, self.downgrades
         for part in window.busy:
             if part.kept:

@@ -19,7 +19,7 @@ FIELDS = (
     *("kind", "t", "group", "slots", "rows", "drafts", "verified", "accepted", "step_ms"),
     *("slot", "request", "prompt", "L", "keeps", "ctx", "reason"),
     *("ms", "bucket", "experts", "prefix_hit_tokens", "chain_off", "downgrades"),
-    *("drafted_by", "accepted_by"),
+    *("drafted_by", "accepted_by", "prefix_hits", "prefix_misses"),
 )
 
 
@@ -127,6 +127,8 @@ class Totals:
     per_position: list[float]
     conditional: list[float | None]
     prefix_hit_tokens: int
+    prefix_hits: int
+    prefix_misses: int
     phase_ms: dict[str, float]
     downgrades: list[str]
 
@@ -136,14 +138,17 @@ class RunSummary:
 
     def __init__(self) -> None:
         self.tally = Tally()
-        self._requests = self._failed = self._cached = 0
+        self._requests = self._failed = self._cached = self._hits = self._misses = 0
         self._downgrades: list[str] = []
 
     def events(self, events: Iterable[Event]) -> None:
         events = list(events)
         self.tally.add(e.record for e in events if isinstance(e, WindowDone))
         for event in events:
-            if isinstance(event, Finished):
+            if isinstance(event, WindowDone):
+                self._hits += event.record.prefix_hits
+                self._misses += event.record.prefix_misses
+            elif isinstance(event, Finished):
                 self._requests += 1
                 self._failed += event.result.finish_reason == "error"
                 self._cached += event.result.cached_tokens
@@ -168,6 +173,8 @@ class RunSummary:
             per_position=spec.per_position(),
             conditional=spec.conditional(),
             prefix_hit_tokens=self._cached,
+            prefix_hits=self._hits,
+            prefix_misses=self._misses,
             phase_ms=tally.phases(),
             downgrades=list(dict.fromkeys([*self._downgrades, *tally.downgrades])),
         )

@@ -188,6 +188,8 @@ class StepRecord:
     prefix_hit_tokens: int
     chain_off: str | None
     downgrades: list[str]
+    prefix_hits: int = 0  # requests admitted before this window that found a part of their prompt, and that did not
+    prefix_misses: int = 0
     drafted_by: list[int] = field(default_factory=list)  # per slot, as L: drafts that got a row and were judged
     accepted_by: list[int] = field(default_factory=list)
 

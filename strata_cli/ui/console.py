@@ -35,7 +35,12 @@ def summary(totals: Totals) -> str:
             " (tokens a slot keeps per window, the certain one included)"
         )
     windows = ", ".join(f"{count} {kind}" for kind, count in totals.windows.items())
-    lines.append(f"windows: {windows or 'none'}; prompt tokens from the prefix cache: {totals.prefix_hit_tokens}")
+    lines.append(f"windows: {windows or 'none'}")
+    if totals.prefix_hits + totals.prefix_misses:
+        asked = totals.prefix_hits + totals.prefix_misses
+        lines.append(
+            f"prefix cache: {totals.prefix_hits} of {asked} prompts hit, {totals.prefix_hit_tokens} tokens of them"
+        )
     lines += [f"downgrade: {text}" for text in totals.downgrades]
     if totals.failed:
         lines.append(f"failed: {totals.failed}, see `error` in their records")

@@ -45,7 +45,6 @@ class PrefixCache:
         self.cache, self.budget_bytes = cache, budget_bytes
         self.entries: OrderedDict[bytes, PrefixEntry] = OrderedDict()
         self.nbytes = 0
-        self.hits = self.misses = 0
 
     def match(self, prompt: Sequence[int]) -> PrefixEntry | None:
         """The longest entry that `prompt` begins with, at least one token of it left to compute."""
@@ -53,9 +52,7 @@ class PrefixCache:
             key = digest(prompt[:length])
             if key in self.entries:
                 self.entries.move_to_end(key)
-                self.hits += 1
                 return self.entries[key]
-        self.misses += 1
         return None
 
     def adopt(self, slot: int, entry: PrefixEntry) -> None:
@@ -75,6 +72,14 @@ class PrefixCache:
             wanted.add(min(turn, length - 1) // PAGE_TOKENS * PAGE_TOKENS)
         wanted.update(range(SPARSE_TOKENS, length, SPARSE_TOKENS))
         return sorted(p for p in wanted if at < p <= at + rows)
+
+    def keep(self, slot: int, prompt: Sequence[int], places: Sequence[int], read: int, hidden: Tensor | None) -> None:
+        """Store what ends at `places`, captured in the slot's last chunk of `read` rows, whose hidden rows are given."""
+        first = self.cache.lengths[slot] - read
+        for place in places:
+            state = self.cache.recurrent.taken(slot, place - first)
+            last = None if hidden is None else hidden[place - first - 1 : place - first]
+            self.store(slot, prompt, place, state, last)
 
     def store(
         self, slot: int, prompt: Sequence[int], length: int, recurrent: RecurrentSnapshot, hidden: Tensor | None

@@ -1,48 +1,59 @@
-"""Prompt lookup: drafts copied from where the last few tokens stood before, in the prompt or in the reply. No model, no torch.
+"""Prompt lookup: what followed the last few tokens when they stood in the text before. No model, no torch."""
 
-Pays where replies repeat their context: code edits, quotes, lists, tables.
-"""
+from collections.abc import Sequence
+from typing import Any
 
-from collections.abc import Iterable
+from strata_cli.engine.drafters import KeepDrafting, Proposal, Seen, Wish
 
-LONGEST, SHORTEST = 4, 2  # tokens that must agree: the longest match wins, a single token is no evidence
+LONGEST, SHORTEST = 4, 2  # tokens of context that are looked up, the longest match first
 
 
 class NgramIndex:
-    """Where each run of SHORTEST to LONGEST tokens was last followed by something, for one request.
+    """The n-grams of one growing text, each with the place behind its last occurrence that has a continuation."""
 
-    Grows with `extend`; a token costs LONGEST - SHORTEST + 1 dictionary entries.
-    """
-
-    def __init__(self, tokens: Iterable[int] = ()):
+    def __init__(self) -> None:
         self.tokens: list[int] = []
-        self._next: dict[tuple[int, ...], int] = {}  # run of tokens -> index of what followed it last
-        self.extend(tokens)
+        self.after: dict[tuple[int, ...], int] = {}
 
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def extend(self, tokens: Iterable[int]) -> None:
-        """Take the next tokens, of the prompt or committed. Rejected drafts never come here."""
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens; the n-grams that end before each of them now have a continuation."""
         for token in tokens:
             end = len(self.tokens)
             for n in range(SHORTEST, min(LONGEST, end) + 1):
-                self._next[tuple(self.tokens[end - n : end])] = end
+                self.after[tuple(self.tokens[end - n :])] = end
             self.tokens.append(token)
 
     def propose(self, n: int) -> list[int]:
-        """Up to `n` tokens that followed the longest, most recent earlier occurrence of the last tokens; [] if none.
+        """Up to `n` tokens that followed the longest match, the most recent one; [] without a match."""
+        for length in range(min(LONGEST, len(self.tokens)), SHORTEST - 1, -1):
+            place = self.after.get(tuple(self.tokens[-length:]))
+            if place is not None:
+                return self.tokens[place : place + n]
+        return []
 
-        Where the copy runs into the end of the text it goes on through its own drafts, so a loop is followed round.
-        """
-        end = len(self.tokens)
-        for length in range(min(LONGEST, end), SHORTEST - 1, -1):
-            start = self._next.get(tuple(self.tokens[end - length :]))
-            if start is not None:
-                break
-        else:
-            return []
-        drafts: list[int] = []
-        for i in range(start, start + n):
-            drafts.append(self.tokens[i] if i < end else drafts[i - end])
-        return drafts
+
+class NgramDrafter:
+    """The drafter protocol over one index a slot."""
+
+    def __init__(self, slots: int):
+        self.indices = [NgramIndex() for _ in range(slots)]
+
+    def start(self, slot: int, hidden: Any) -> None:
+        self.indices[slot] = NgramIndex()
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        """Nothing to do: a slot's new tokens are indexed when it next drafts."""
+
+    def propose(self, wishes: Sequence[Wish], keep: KeepDrafting) -> dict[int, Proposal]:
+        """Look up every wish; an n-gram has no probability."""
+        proposals = {}
+        for wish in wishes:
+            index = self.indices[wish.slot]
+            index.extend(wish.tokens[len(index.tokens) :])
+            found = Proposal()
+            for token in index.propose(wish.depth):
+                if not keep(wish.slot, len(found.tokens), None):
+                    break
+                found.tokens.append(token)
+            proposals[wish.slot] = found
+        return proposals
