@@ -74,7 +74,7 @@ class PrefixCache:
         return sorted(p for p in wanted if at < p <= at + rows)
 
     def keep(self, slot: int, prompt: Sequence[int], places: Sequence[int], read: int, hidden: Tensor | None) -> None:
-        """Store what ends at `places`, captured in the slot's last chunk of `read` rows, whose hidden rows are given."""
+        """Store what ends at `places`, captured in the slot's last chunk of `read` rows; `hidden`: those rows'."""
         first = self.cache.lengths[slot] - read
         for place in places:
             state = self.cache.recurrent.taken(slot, place - first)
