@@ -9,6 +9,7 @@ disk, on text of the training text's generator with another seed.
 """
 
 import argparse
+import math
 import re
 import time
 from collections import Counter, defaultdict
@@ -115,7 +116,7 @@ def losses(directory: Path, count: int) -> list[str]:
     lines = head("held-out text", "nats per token", "nats per repeated name", "repeated names right")
     for kind in KINDS:
         found = training.validate(model, packer, (kind,), count)
-        named = [f"{found['name']:.3f}", f"{found['name_right']:.3f}"] if found["name"] == found["name"] else ["-", "-"]
+        named = ["-", "-"] if math.isnan(found["name"]) else [f"{found[key]:.3f}" for key in ("name", "name_right")]
         lines.append(row(kind, f"{found[kind]:.4f}", *named))
     return lines
 

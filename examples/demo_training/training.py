@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import math
 import multiprocessing
 import os
 import time
@@ -102,7 +103,8 @@ def validate(model: DemoModel, packer: data.Packer, kinds=("story", "chat_story"
         name += each[repeat].sum().item()
         right += (logits.argmax(-1) == target)[repeat].sum().item()
         total += int(repeat.sum())
-    out["name"], out["name_right"] = name / total, right / total
+    shown = total or math.nan  # text without names
+    out["name"], out["name_right"] = name / shown, right / shown
     return out
 
 
