@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     t.add_argument("--adam-rate", type=float, default=1.5e-3)
     t.add_argument("--embedding-rate", type=float, default=3e-3)
     t.add_argument("--draft-weight", type=float, default=0.3)
-    t.add_argument("--copy-tokens", type=float, default=2.0, help="millions of tokens from the copying phase")
+    t.add_argument("--copy-tokens", type=float, default=1.6, help="millions of tokens from the copying phase")
     t.add_argument("--tasks-from", type=float, default=0.7, help="share of the time before sums and rows")
     t.add_argument("--name-weight", type=float, default=3.0, help="loss weight of a name that the text already holds")
     t.add_argument("--report", type=int, default=50)
