@@ -28,6 +28,9 @@ from strata_cli.model.weights.safetensors import open_checkpoint
 from strata_kernels.linear import padded_rows
 
 MIB = 2**20
+SMALL_PRODUCT = (
+    2**18
+)  # weights of a square matrix; measured at 192 x 192: two threads are half as fast as one when shared
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -45,8 +48,13 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
-def settle_threads() -> None:
-    """A power of two threads: element-wise work is split evenly, and an uneven split rounds some rows differently."""
+def settle_threads(model: ModelConfig) -> None:
+    """One thread for a small model, whose products are over before a second one wakes; else a power of two, because an
+    uneven split of element-wise work rounds some rows differently.
+    """
+    if model.hidden_size * model.hidden_size < SMALL_PRODUCT:
+        torch.set_num_threads(1)
+        return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = min(torch.get_num_threads(), cores)
     torch.set_num_threads(1 << (threads.bit_length() - 1))
@@ -60,9 +68,10 @@ def build_engine(
     eos: token ids that end a request. vocab: real token ids (the tokenizer's), where the embedding is padded beyond
     them. Raises UsageError for what the checkpoint or the machine cannot honour, StrataError for a broken checkpoint.
     """
-    settle_threads()
     device = pick_device(config.device)
     dtype = pick_dtype(config.dtype, device)
+    if device.type == "cpu":
+        settle_threads(model)
     checkpoint = open_checkpoint(directory)
     graft = open_checkpoint(Path(config.mtp)) if config.mtp else None
     found = checkpoint.check(model, graft)
