@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,8 @@ DEFAULT_ARMS = ("no drafts: --spec 0", "fixed: --no-mtp-varlen", "adaptive: --mt
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One thing to measure. Exactly one of `settings` (an engine here), `report` (a file that --json or --report's
-    twin wrote) and `command` (another installation's strata, with flags) is set.
+    """One thing to measure. Exactly one of `settings` (an engine here), `report` (a file that --json
+    wrote) and `command` (another installation's strata, with flags) is set.
 
     static: nobody joins until all running requests are done. flags: as they were written.
     """
@@ -46,7 +47,11 @@ def parse_arms(texts: Sequence[str], base: Settings, static: bool, batches: Sequ
         if flags.startswith("@"):
             arms.append(Arm(name, flags, report=Path(flags[1:])))
         elif flags.startswith("!"):
-            arms.append(Arm(name, flags, command=tuple(_split(name, flags[1:]))))
+            command = tuple(_split(name, flags[1:]))
+            if not command or shutil.which(command[0]) is None:
+                what = f"{command[0]} cannot be run" if command else "no path after !"
+                raise UsageError(f"arm {name!r}: {what}", '--arm "old: !/path/to/strata --spec 4"')
+            arms.append(Arm(name, flags, command=command))
         else:
             arms += [_engine_arm(name, flags, base, static, batch) for batch in batches or (None,)]
     names = [arm.name for arm in arms]

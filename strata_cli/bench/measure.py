@@ -15,7 +15,7 @@ from strata_cli.bench.figures import RunFigures, digest
 from strata_cli.config import SamplingParams
 from strata_cli.engine.tally import merge_spec
 from strata_cli.engine.types import Finished, Result, SpecStats
-from strata_cli.errors import StrataError, UsageError
+from strata_cli.errors import StrataError
 from strata_cli.session import Checkpoint
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run_here(
     engine.pause(False)
     if failed := [r for _, r in found.values() if r.finish_reason == "error"]:
         raise StrataError(f"request {failed[0].request_id} failed: {failed[0].error}")
-    return found
+    return {case.id: found[case.id] for case in cases}
 
 
 def figures(found: Mapping[str, tuple[float, Result]], downgrades: Sequence[str]) -> RunFigures:
@@ -81,7 +81,7 @@ def run_elsewhere(arm: Arm, model: str, cases: Sequence[Case]) -> RunFigures:
     """`strata run --simple --with-tokens --step-stats` of another installation, in a process of its own.
 
     Loading is not timed: the records' own timings count, or the windows' where an older engine has none.
-    Raises StrataError: it cannot be started, ended badly, or lost a request.
+    Raises StrataError: it ended badly, or lost a request.
     """
     with tempfile.TemporaryDirectory(prefix="strata-bench-") as folder:
         prompts, out, steps = (Path(folder) / name for name in ("prompts.jsonl", "out.jsonl", "steps.jsonl"))
@@ -89,10 +89,7 @@ def run_elsewhere(arm: Arm, model: str, cases: Sequence[Case]) -> RunFigures:
         command, flags = arm.command[0], list(arm.command[1:])
         which = [] if {"-m", "--model"} & set(flags) else ["--model", model]
         wanted = ["--simple", "--with-tokens", "--step-stats", str(steps), "-o", str(out)]
-        try:
-            ran = subprocess.run([command, "run", str(prompts), *which, *flags, *wanted], capture_output=True)
-        except OSError as fault:
-            raise UsageError(f"arm {arm.name!r}: {command}: {fault.strerror}", "the path of a strata") from None
+        ran = subprocess.run([command, "run", str(prompts), *which, *flags, *wanted], capture_output=True)
         if ran.returncode:
             said = ran.stderr.decode(errors="replace").strip().splitlines()
             what = next((line for line in said if line.startswith("error")), said[-1] if said else "nothing said")

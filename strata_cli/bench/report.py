@@ -41,7 +41,7 @@ def text(report: Mapping[str, Any]) -> str:
 
 def _about(report: Mapping[str, Any]) -> str:
     return (
-        f"{report['model']}, {report['rounds']} rounds in alternating order after a warm-up, strata {report['version']}"
+        f"{report['model']}, {report['rounds']} rounds in alternating order, after a warm-up, strata {report['version']}"
     )
 
 
