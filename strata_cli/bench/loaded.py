@@ -35,8 +35,9 @@ class Loaded:
         from strata_cli.engine.drafters.vocab import read_counts
         from strata_cli.model.weights.safetensors import open_checkpoint
 
-        build.settle_threads()
         device = build.pick_device(config.device)
+        if device.type == "cpu":
+            build.settle_threads(checkpoint.model_config)
         files = open_checkpoint(checkpoint.path)
         graft = open_checkpoint(Path(config.mtp)) if config.mtp else None
         found = files.check(checkpoint.model_config, graft)
