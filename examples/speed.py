@@ -37,11 +37,13 @@ class Way:
     """One way to complete all prompts, and what it came to: seconds by round, the tokens of the last one."""
 
     name: str
+    threads: int  # of torch: strata's own choice, and as many as there are for transformers
     run: Callable[[], Texts]
     seconds: list[float] = field(default_factory=list)
     texts: Texts = field(default_factory=list)
 
     def measure(self) -> None:
+        torch.set_num_threads(self.threads)
         began = time.perf_counter()
         self.texts = self.run()
         self.seconds.append(time.perf_counter() - began)
@@ -62,8 +64,10 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128)
     args = parser.parse_args()
 
-    settle_threads()
     checkpoint = read_checkpoint(args.model, EngineConfig())
+    cores = torch.get_num_threads()
+    settle_threads(checkpoint.model_config)
+    own = torch.get_num_threads()
     records = parse(args.file.read_bytes(), args.file.name)[: args.prompts]
     prompts = [checkpoint.prompt(r.prompt, r.template_kwargs) for r in records]
     cpu = torch.device("cpu")
@@ -74,10 +78,10 @@ def main() -> None:
         config = EngineConfig(prefix_cache=False, device="cpu", **settings)
         of = checkpoint
         engine = assemble(weights, of.model_config, config, of.eos_token_ids, cpu, vocab=of.vocab)
-        return Way(name, lambda: complete(engine, checkpoint, prompts, args.max_tokens))
+        return Way(name, own, lambda: complete(engine, checkpoint, prompts, args.max_tokens))
 
     def other(name: str, batch: int) -> Way:
-        return Way(name, lambda: generate(reference, checkpoint, prompts, args.max_tokens, batch))
+        return Way(name, cores, lambda: generate(reference, checkpoint, prompts, args.max_tokens, batch))
 
     ways = [
         strata("strata, 1 slot, no drafts", batch=1, spec=0),
@@ -98,13 +102,13 @@ def main() -> None:
 
 def report(ways: Sequence[Way], prompts: int, rounds: int) -> None:
     """The table, and the ratios that matter."""
-    print(f"{prompts} prompts, greedy, float32, {torch.get_num_threads()} threads, median of {rounds} rounds")
-    print(f"{'':<32}{'tok/s':>8}{'min .. max':>15}{'tokens':>9}  same text as the first")
+    print(f"{prompts} prompts, greedy, float32, median of {rounds} rounds")
+    print(f"{'':<32}{'threads':>8}{'tok/s':>8}{'min .. max':>15}{'tokens':>9}  same text as the first")
     for way in ways:
         same = sum(a == b for a, b in zip(way.texts, ways[0].texts))
         spread = f"{min(way.rates):.0f} .. {max(way.rates):.0f}"
         tokens = sum(map(len, way.texts))
-        print(f"{way.name:<32}{median(way.rates):>8.0f}{spread:>15}{tokens:>9}  {same} of {prompts}")
+        print(f"{way.name:<32}{way.threads:>8}{median(way.rates):>8.0f}{spread:>15}{tokens:>9}  {same} of {prompts}")
     for way in ways[2:4]:
         for base in (ways[0], ways[4], ways[5]):
             ratios = [a / b for a, b in zip(way.rates, base.rates)]

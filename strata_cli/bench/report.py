@@ -40,9 +40,8 @@ def text(report: Mapping[str, Any]) -> str:
 
 
 def _about(report: Mapping[str, Any]) -> str:
-    return (
-        f"{report['model']}, {report['rounds']} rounds in alternating order, after a warm-up, strata {report['version']}"
-    )
+    order = f"rounds: {report['rounds']}, in alternating order, after a warm-up"
+    return f"{report['model']}; {order}; strata {report['version']}"
 
 
 def _cells(arm: Mapping[str, Any]) -> tuple[str, ...]:
