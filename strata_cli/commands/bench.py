@@ -79,9 +79,10 @@ def bench(
 
     Examples:
       strata bench
-      strata bench stories.jsonl code.jsonl --arm "none: --spec 0" --arm "four: --spec 4 --no-mtp-varlen" --report r.md
-      strata bench --arm "new: --spec 4" --arm "old: !/opt/old/bin/strata --spec 4"
-      strata bench --trace azure.csv --time-scale 0.1 --arm "joining:" --arm "static: --static"
+      strata bench stories.jsonl code.jsonl --report speed.md
+      strata bench --arm "none: --spec 0" --arm "two: --spec 2 --no-mtp-varlen"
+      strata bench --arm "new: --spec 4" --arm "old: !/opt/bin/strata --spec 4"
+      strata bench --trace t.csv --arm "joining:" --arm "static: --static"
     """
     console = Console(settings.quiet)
     if rounds < 1 or trace_requests < 1 or time_scale < 0:
