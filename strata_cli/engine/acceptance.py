@@ -36,7 +36,7 @@ class _Counts:
         self.accepted = [0.0] * depth
         self.seen = [0.0] * depth
 
-    def add(self, j: int, accepted: bool) -> None:
+    def add(self, j: int, accepted: float) -> None:
         self.accepted[j] = self.accepted[j] * self.keep + accepted
         self.seen[j] = self.seen[j] * self.keep + 1.0
 
@@ -58,7 +58,6 @@ class AcceptanceTracker:
         self._pool = _Counts(depth, POOL_MEMORY)
         self._slots = [_Counts(depth, MEMORY) for _ in range(slots)]
         self._bins = _Counts(BINS, POOL_MEMORY)
-        self._all = _Counts(1, POOL_MEMORY)  # every judged draft that came with a probability
         self._cache: list[tuple[list[float], list[float]] | None] = [None] * slots
         self._windows = 0
 
@@ -67,10 +66,19 @@ class AcceptanceTracker:
         self._slots[slot] = _Counts(self.depth, MEMORY)
         self._cache[slot] = None
 
-    def observe(self, slot: int, verified: int, accepted: int, probabilities: Sequence[float | None] = ()) -> None:
+    def observe(
+        self,
+        slot: int,
+        verified: int,
+        accepted: int,
+        probabilities: Sequence[float | None] = (),
+        dropped: float | None = None,
+    ) -> None:
         """One window's outcome: of `verified` drafts the first `accepted` held; the one after them was refused.
 
-        `probabilities[j]`: the drafter's own probability of draft j + 1, where known.
+        `probabilities[j]`: the drafter's own probability of draft j + 1, where known. `dropped`: the chance given to a
+        draft that followed them but was not verified. It counts as that much of an acceptance: without it only the
+        drafts that looked good would count.
         """
         assert 0 <= accepted <= verified <= self.depth
         for j in range(min(accepted + 1, verified)):
@@ -80,8 +88,10 @@ class AcceptanceTracker:
             p = probabilities[j] if j < len(probabilities) else None
             if p is not None:
                 self._bins.add(min(int(p * BINS), BINS - 1), hit)
-                self._all.add(0, hit)
-        if verified:
+        if dropped is not None and accepted == verified < self.depth:
+            self._slots[slot].add(verified, dropped)
+            self._pool.add(verified, dropped)
+        if verified or dropped is not None:
             self._cache[slot] = None
 
     def tick(self) -> None:
@@ -101,15 +111,14 @@ class AcceptanceTracker:
         return self._estimate(slot)[0][position - 1]
 
     def sharpen(self, acceptance: float, probability: float | None) -> float:
-        """`acceptance` given the draft's own probability: moved (in odds) by how drafts of such a probability fared."""
+        """The chance of a draft of this `probability`, by how drafts of such probabilities fared; else `acceptance`.
+
+        Bins not seen yet are taken at their word. The slot's own rate is left out: its drafts' probabilities carry it.
+        """
         if probability is None:
             return acceptance
         b = min(int(probability * BINS), BINS - 1)
-        mean = _clip((self._all.accepted[0] + FIRST_GUESS) / (self._all.seen[0] + 1.0))
-        # a bin not seen yet says that probabilities are true, weighed by BIN_STRENGTH
-        rate = _clip((self._bins.accepted[b] + BIN_STRENGTH * probability) / (self._bins.seen[b] + BIN_STRENGTH))
-        odds = _odds(_clip(acceptance)) * _odds(rate) / _odds(mean)
-        return odds / (1.0 + odds)
+        return _clip((self._bins.accepted[b] + BIN_STRENGTH * probability) / (self._bins.seen[b] + BIN_STRENGTH))
 
     def _estimate(self, slot: int) -> tuple[list[float], list[float]]:
         cached = self._cache[slot]

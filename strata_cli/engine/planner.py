@@ -67,6 +67,7 @@ class _Memory:
         self.ctx = 0
         self.probabilities: list[float | None] = []
         self.alive = 1.0  # survival of this window's drafts so far, by their own probabilities
+        self.dropped: float | None = None  # chance given to a draft that was dropped
         self.planned = 0
         self.row_price = self.step_price = 0.0  # tokens that one more row, one more draft must be worth
 
@@ -115,7 +116,8 @@ class Planner:
         views = [v if v.limit <= self.spec + 1 else replace(v, limit=self.spec + 1, limit_reason="user") for v in views]
         for v in views:
             memory = self._slots[v.slot]
-            memory.ctx, memory.probe, memory.planned, memory.alive, memory.probabilities = v.ctx, 0, 0, 1.0, []
+            memory.ctx, memory.probe, memory.planned = v.ctx, 0, 0
+            memory.alive, memory.probabilities, memory.dropped = 1.0, [], None
         at = seats([v.missed for v in views], self.rows)
         chosen = self._fixed(views, at) if not self.varlen else self._adaptive(views, at)
         for i, choice in chosen.items():
@@ -133,12 +135,16 @@ class Planner:
         memory.probabilities.append(probability)
         if probability is None or not self.varlen or memory.probe:
             return True
+        before = memory.alive
         memory.alive *= self.acceptance.sharpen(self.acceptance.conditional(slot, depth + 1), probability)
         gain, price = memory.alive, memory.row_price
         if depth + 1 < memory.planned:
             gain += memory.alive * self.acceptance.conditional(slot, depth + 2)
             price += memory.row_price + memory.step_price
-        return gain >= price
+        if gain < price:
+            memory.dropped = memory.alive / before
+            return False
+        return True
 
     def record(
         self,
@@ -161,7 +167,7 @@ class Planner:
         self.acceptance.tick()
         for o in outcomes:
             memory = self._slots[o.slot]
-            self.acceptance.observe(o.slot, o.verified, o.accepted, memory.probabilities)
+            self.acceptance.observe(o.slot, o.verified, o.accepted, memory.probabilities, memory.dropped)
             memory.tried[: o.verified] = [self._window] * o.verified
             if o.verified:
                 self._collapse.observe(memory.ctx, o.accepted > 0)
@@ -276,10 +282,13 @@ class Planner:
             memory = self._slots[v.slot]
             if L[k] < v.limit:
                 shares[k] = (self._window - memory.tried[L[k] - 1]) / memory.wait
-        due = [k for k, share in enumerate(shares) if share >= 1 and self._may_matter(k, plan, survivals, cost)]
+        if max(shares) < 1:
+            return L
+        matter = self._may_matter(taking, plan, survivals, cost)
+        due = [k for k in matter if shares[k] >= 1]
         if not due:
             return L
-        first = max(due, key=lambda k: shares[k])
+        first = max(due, key=lambda k: (shares[k], -k))
         if self.plan == "uniform":  # one L for all: all try it, or none
             most = max(L)
             if most >= uniform_limit(self.spec, self.rows, len(L)):
@@ -298,12 +307,26 @@ class Planner:
             L[k] += 1
         return L
 
-    def _may_matter(self, k: int, plan: Plan, survivals: Sequence[Sequence[float]], cost: WindowCost) -> bool:
-        """Whether slot k's next draft would be in the plan if it were sure to be accepted once it is reached."""
-        reached = survivals[k][plan.L[k] - 2] if plan.L[k] > 1 else 1.0
-        if sum(plan.L) < self.rows:
-            return pays(plan, k, reached, survivals, cost, self.fair)
-        return any(n > 1 and i != k and survivals[i][n - 2] < reached for i, n in enumerate(plan.L))
+    def _may_matter(
+        self, taking: Sequence[SlotView], plan: Plan, survivals: Sequence[Sequence[float]], cost: WindowCost
+    ) -> set[int]:
+        """Slots whose next draft would be in the plan if it were sure to be accepted once it is reached.
+
+        Asked of all slots together: one draft may not be worth a step of the chain that four drafts are worth.
+        """
+        reached = [s[n - 2] if n > 1 else 1.0 for s, n in zip(survivals, plan.L)]
+        open_ = sorted((k for k, v in enumerate(taking) if plan.L[k] < v.limit), key=lambda k: -reached[k])
+        room = self.rows - sum(plan.L)
+        if room <= 0:
+            least = min((s[n - 2] for s, n in zip(survivals, plan.L) if n > 1), default=1.0)
+            return {k for k in open_ if reached[k] > least}
+        L, hoped = list(plan.L), list(survivals)
+        for count, k in enumerate(open_[:room], 1):
+            hoped[k] = [*survivals[k][: L[k] - 1], reached[k]]
+            L[k] += 1
+            if evaluate(L, hoped, cost, self.fair).value > plan.value:
+                return set(open_[:count])
+        return set()
 
     def _set_prices(
         self, taking: Sequence[SlotView], survivals: Sequence[Sequence[float]], L: Sequence[int], cost: WindowCost

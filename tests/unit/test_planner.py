@@ -1,0 +1,324 @@
+"""Planner: budget, limits, fairness to slots, each reason, hysteresis, probing, early stop, what it must never do."""
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata_cli.engine.planner import PROBE_MOST, STAY, Choice, Outcome, Planner, SlotView
+from strata_cli.engine.window import evaluate
+
+
+def made(spec: int = 4, rows: int | None = None, batch: int = 4, **kw: object) -> Planner:
+    settings = {"plan": "rows", "fair": "total", "varlen": True, "bucket": lambda n: n, **kw}
+    return Planner(spec=spec, rows=rows or batch * (spec + 1), batch=batch, **settings)  # type: ignore[arg-type]
+
+
+class Bench:
+    """Drives a planner over slots with given acceptance, in windows of given true cost."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        acceptance: Sequence[float],
+        verify: Callable[[int], float] = lambda rows: 30.0 + 0.05 * rows,
+        step_ms: float = 1.4,
+        ctx: Sequence[int] | None = None,
+        per_ctx: float = 0.0,
+    ):
+        self.planner, self.acceptance, self.verify, self.step_ms = planner, list(acceptance), verify, step_ms
+        self.ctx, self.per_ctx = list(ctx or [100] * len(acceptance)), per_ctx
+        self.limits = [(planner.spec + 1, "user")] * len(acceptance)
+        self.missed = [0] * len(acceptance)
+        self.rng = random.Random(0)
+        for slot in range(len(acceptance)):
+            planner.start(slot)
+
+    def views(self) -> list[SlotView]:
+        return [
+            SlotView(i, f"r{i}", self.ctx[i], *self.limits[i], missed=self.missed[i])
+            for i in range(len(self.acceptance))
+        ]
+
+    def window(self) -> list[Choice]:
+        choices = self.planner.choose(self.views())
+        outcomes = []
+        for i, choice in enumerate(choices):
+            self.missed[i] = 0 if choice.L else self.missed[i] + 1
+            accepted = 0
+            while accepted < choice.L - 1 and self.rng.random() < self.acceptance[i]:
+                accepted += 1
+            outcomes.append(Outcome(i, choice.L, max(choice.L - 1, 0), accepted))
+        L = [c.L for c in choices]
+        depth, ctx = max(max(L) - 1, 0), sum(c for c, n in zip(self.ctx, L) if n)
+        self.planner.record(
+            outcomes,
+            drafters=sum(n > 1 for n in L),
+            depth=depth,
+            draft_ms=self.step_ms * depth,
+            verify_ms=self.verify(sum(L)) + self.per_ctx * ctx,
+            other_ms=0.5,
+            rows=sum(L),
+            ctx_total=ctx,
+        )
+        return choices
+
+    def windows(self, n: int) -> list[list[Choice]]:
+        return [self.window() for _ in range(n)]
+
+
+def means(windows: list[list[Choice]]) -> list[float]:
+    return [sum(w[i].L for w in windows) / len(windows) for i in range(len(windows[0]))]
+
+
+def reasons(windows: list[list[Choice]]) -> set[str]:
+    return {c.reason for w in windows for c in w}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["rows", "uniform"]),
+    st.sampled_from(["total", "slots"]),
+    st.booleans(),
+    st.integers(0, 5),
+    st.integers(1, 30),
+    st.lists(st.tuples(st.floats(0, 1), st.integers(1, 7), st.integers(0, 40000)), min_size=1, max_size=5),
+    st.floats(0, 0.01),
+    st.integers(0, 10**6),
+)
+def test_always_within_budget_and_limits_and_nobody_starves(
+    plan: str,
+    fair: str,
+    varlen: bool,
+    spec: int,
+    rows: int,
+    slots: list[tuple[float, int, int]],
+    per_ctx: float,
+    seed: int,
+) -> None:
+    planner = made(spec, rows, len(slots), plan=plan, fair=fair, varlen=varlen, max_missed=3)
+    rng = random.Random(seed)
+    bench = Bench(planner, [a for a, _, _ in slots], lambda n: 5.0 + n, 1.0, [c for _, _, c in slots], per_ctx)
+    bench.limits = [(limit, "fits") for _, limit, _ in slots]
+    longest_wait = max(3, -(-len(slots) // rows) - 1 + 3)
+    for _ in range(60):
+        choices = bench.window()
+        assert sum(c.L for c in choices) <= rows
+        assert any(c.L for c in choices)
+        for choice, (_, limit, _) in zip(choices, slots):
+            assert 0 <= choice.L <= min(limit, spec + 1)
+            assert (choice.reason == "sitout") == (choice.L == 0)
+        assert max(bench.missed) <= longest_wait
+        if rng.random() < 0.1:
+            planner.start(rng.randrange(len(slots)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=4), st.integers(4, 20), st.sampled_from(["total", "slots"]))
+def test_never_worse_than_any_uniform_L_by_its_own_model(acceptance: list[float], rows: int, fair: str) -> None:
+    planner = made(rows=rows, fair=fair)
+    bench = Bench(planner, acceptance, lambda n: 10.0 + n, 1.0)
+    for _ in range(50):
+        n = len(acceptance)
+        cost = planner.steptime.cost()
+        survivals = [planner.acceptance.survival(i, 4) for i in range(n)]
+        choices = bench.window()
+        if "probe" in {c.reason for c in choices}:
+            continue
+        mine = evaluate([c.L for c in choices], survivals, cost, fair).value
+        for L in range(1, min(5, rows // n) + 1):
+            same = evaluate([L] * n, survivals, cost, fair).value
+            assert mine >= (same * (1 - STAY) if fair == "total" else same - n * STAY) - 1e-9
+
+
+def test_different_slots_get_different_L_in_one_window() -> None:
+    bench = Bench(made(), [0.95, 0.95, 0.95, 0.1], lambda n: 30 + 2.0 * n)
+    bench.windows(300)
+    last = bench.windows(100)
+    assert means(last)[3] < 1.5 < 4 < min(means(last)[:3])
+    assert reasons([[w[3]] for w in last]) <= {"acceptance", "probe"}
+
+
+def test_rows_that_cost_too_much_are_left_out_because_of_cost() -> None:
+    bench = Bench(made(), [0.9] * 4, lambda n: 10.0 * n, step_ms=5.0)
+    bench.windows(100)
+    last = bench.windows(50)
+    assert max(means(last)) == 1 and reasons(last) == {"cost"}
+
+
+def test_budget_is_the_reason_where_rows_run_out() -> None:
+    bench = Bench(made(rows=8, batch=3), [0.95] * 3)
+    bench.windows(100)
+    last = bench.windows(30)
+    assert sum(c.L for c in last[-1]) == 8
+    assert "budget" in reasons(last)
+
+
+@pytest.mark.parametrize("why", ["user", "fits", "nodraft", "fuse"])
+def test_a_limit_gives_its_own_reason(why: str) -> None:
+    bench = Bench(made(), [0.95] * 2)
+    bench.limits = [(5, "user"), (1 if why in ("nodraft", "fuse") else 2, why)]
+    bench.windows(40)
+    last = bench.windows(20)
+    assert all(w[1] == Choice(bench.limits[1][0], why) for w in last if w[1].reason != "probe")
+    assert any(w[0] == Choice(5, "user") for w in last)
+
+
+def test_a_limit_above_spec_is_spec() -> None:
+    assert made(spec=2, varlen=False).choose([SlotView(0, "a", 10, 9, "fits")]) == [Choice(3, "user")]
+
+
+def test_a_position_left_out_is_probed_on_a_schedule() -> None:
+    bench = Bench(made(batch=1), [0.05], step_ms=10.0)
+    bench.windows(400)
+    last = bench.windows(600)
+    probes = [i for i, w in enumerate(last) if w[0].reason == "probe"]
+    assert 2 <= len(probes) <= 60, "rarely, but again and again"
+    assert max(b - a for a, b in pairwise(probes)) <= PROBE_MOST + 3
+    assert all(w[0].L == 1 for w in last if w[0].reason != "probe")
+
+
+def test_drafting_comes_back_when_acceptance_does() -> None:
+    bench = Bench(made(batch=1), [0.05], step_ms=10.0)
+    bench.windows(400)
+    bench.acceptance = [0.95]
+    bench.windows(400)
+    assert means(bench.windows(100))[0] > 3
+
+
+def test_a_budget_below_the_slots_takes_turns() -> None:
+    for varlen in (True, False):
+        bench = Bench(made(rows=2, varlen=varlen), [0.9] * 4)
+        windows = bench.windows(8)
+        assert [[i for i, c in enumerate(w) if c.L] for w in windows] == [[0, 1], [2, 3]] * 4
+        assert "sitout" in reasons(windows)
+
+
+def long_slot(fair: str) -> list[list[Choice]]:
+    """Three short, lucky slots beside a long, unlucky one whose context alone takes most of the window's time."""
+    planner = made(fair=fair, max_missed=5)
+    bench = Bench(planner, [0.9, 0.9, 0.9, 0.05], lambda n: 5 + 0.1 * n, 0.2, [500, 500, 500, 500], 0.0005)
+    for i in range(300):
+        bench.ctx[3] = 500 if i % 2 else 40000  # contexts must differ before their cost can be known
+        bench.window()
+    bench.ctx[3] = 60000
+    return bench.windows(120)
+
+
+def test_a_long_unlucky_slot_sits_out_while_the_others_go_on_but_not_for_ever() -> None:
+    windows = long_slot("total")
+    L = [w[3].L for w in windows]
+    assert 0.5 < L.count(0) / len(L) < 0.9
+    assert all(c.L >= 1 for w in windows for c in w[:3])
+    runs = "".join("0" if n == 0 else "1" for n in L).split("1")
+    assert max(map(len, runs)) == 5
+
+
+def test_under_slots_fairness_nobody_sits_out() -> None:
+    windows = long_slot("slots")
+    assert all(c.L >= 1 for w in windows for c in w)
+
+
+def test_L_does_not_thrash() -> None:
+    """Hysteresis: with estimates that wobble about the border, most windows keep the last L."""
+    bench = Bench(made(batch=2), [0.8, 0.7], lambda n: 30 + 1.5 * n)
+    bench.windows(300)
+    last = [[c.L for c in w] for w in bench.windows(200) if "probe" not in {c.reason for c in w}]
+    assert sum(a == b for a, b in pairwise(last)) > 0.6 * len(last)
+
+
+def test_fixed_L_is_the_limit_cut_to_the_budget() -> None:
+    planner = made(varlen=False, rows=8, batch=3)
+    views = [SlotView(i, f"r{i}", 10, 5, "user") for i in range(3)]
+    windows = [planner.choose(views) for _ in range(3)]
+    assert sorted(tuple(c.L for c in w) for w in windows) == [(2, 3, 3), (3, 2, 3), (3, 3, 2)], "the leftover rotates"
+    assert reasons(windows) == {"budget"}
+    assert planner.choose(views[:1]) == [Choice(5, "user")]
+
+
+def test_uniform_gives_one_L_to_all() -> None:
+    bench = Bench(made(plan="uniform", rows=8, batch=3), [0.9, 0.9, 0.2])
+    windows = bench.windows(200)
+    assert all(len({c.L for c in w}) == 1 and w[0].L <= 2 for w in windows)
+
+
+def test_without_drafts_there_is_nothing_to_choose() -> None:
+    bench = Bench(made(spec=0), [0.9] * 4)
+    assert {c.L for w in bench.windows(40) for c in w} == {1}
+    assert made().choose([]) == []
+
+
+def test_a_chain_stops_when_the_next_draft_no_longer_pays() -> None:
+    bench = Bench(made(batch=1), [0.8], lambda n: 10 + 2.0 * n, 2.0)
+    bench.windows(300)
+    planner = bench.planner
+    while planner.choose(bench.views())[0].reason == "probe":
+        bench.window()
+    assert planner.keep_drafting(0, 0, None), "without a probability the plan stands"
+    planner.choose(bench.views())
+    assert planner.keep_drafting(0, 0, 0.99)
+    planner.choose(bench.views())
+    assert not planner.keep_drafting(0, 0, 0.02)
+
+
+def test_stopping_early_does_not_make_the_estimates_rosy() -> None:
+    """A draft dropped for its probability counts as likely refused: chances stay those of all drafts made."""
+    planner = made(batch=1)
+    planner.start(0)
+    rng = random.Random(5)
+    for _ in range(600):
+        (choice,) = planner.choose([SlotView(0, "r", 10, 5, "user")])
+        chances = [rng.choice([0.98, 0.02]) for _ in range(choice.L - 1)]
+        L = 1
+        while L < choice.L and planner.keep_drafting(0, L - 1, chances[L - 1]):
+            L += 1
+        accepted = 0
+        while accepted < L - 1 and rng.random() < chances[accepted]:
+            accepted += 1
+        planner.record(
+            [Outcome(0, L, L - 1, accepted)],
+            drafters=1,
+            depth=max(L - 1, 1),
+            draft_ms=4.0 * max(L - 1, 1),
+            verify_ms=10.0 + 2 * L,
+            other_ms=0.0,
+            rows=L,
+            ctx_total=10,
+        )
+    assert planner.acceptance.conditional(0, 1) == pytest.approx(0.5, abs=0.15)
+
+
+def test_all_slots_hard_at_once_still_get_probed() -> None:
+    """A step of the chain that only pays when several slots draft: none is worth it alone, and still it is tried."""
+    bench = Bench(made(spec=1), [0.02] * 4, lambda n: 5 + 0.3 * (n - 4), step_ms=1.2)
+    bench.windows(500)
+    assert max(means(bench.windows(20))) < 1.5
+    bench.acceptance = [0.98] * 4
+    bench.windows(500)
+    assert min(means(bench.windows(50))) > 1.8
+
+
+def test_a_fixed_chain_is_never_stopped() -> None:
+    planner = made(varlen=False)
+    planner.choose([SlotView(0, "a", 10, 5, "user")])
+    assert planner.keep_drafting(0, 0, 0.0)
+
+
+def test_the_same_history_gives_the_same_choices() -> None:
+    """Nothing but what it was told: no clock, no randomness."""
+    one, two = (Bench(made(), [0.9, 0.7, 0.5, 0.3]).windows(200) for _ in range(2))
+    assert one == two
+
+
+def test_collapse_warns_once() -> None:
+    bench = Bench(made(varlen=False), [0.9] * 4)
+    bench.windows(60)
+    assert bench.planner.warning() is None
+    bench.acceptance = [0.0] * 4
+    bench.windows(60)
+    message = bench.planner.warning()
+    assert message is not None and "collapsed" in message
+    assert bench.planner.warning() is None
