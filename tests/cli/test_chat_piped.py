@@ -148,9 +148,15 @@ def test_ctrl_c_keeps_what_came_and_is_130():
     assert len(rest) < len(whole) - 100 and b"(interrupted)" in err
 
 
-def test_ctrl_c_in_json_is_a_whole_object():
-    process = start("--json", "long", FAKE_DELAY_S="0.02")
-    time.sleep(1.5)  # nothing is shown that could be waited for
+def test_ctrl_c_in_json_is_a_whole_object(tmp_path):
+    windows = tmp_path / "steps.jsonl"
+    process = start("--json", "--step-stats", str(windows), "long", FAKE_DELAY_S="0.02")
+    began = time.monotonic()
+    while (
+        not windows.exists() or windows.read_text().count("\n") < 3
+    ):  # the answer shows nothing that could be waited for
+        assert time.monotonic() - began < 60
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 130
