@@ -2,7 +2,7 @@
 
 python examples/train_demo.py train --minutes 90 --folder build/demo
 python examples/train_demo.py train --minutes 90 --folder build/demo --resume
-python examples/train_demo.py export --folder build/demo --out strata_cli/demo/model
+python examples/train_demo.py export --folder build/demo --out strata_cli/demo/model --int4 all
 python examples/evaluate_demo.py
 """
 
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     e.add_argument("--folder", required=True, help="where training left it")
     e.add_argument("--checkpoint", default="last.safetensors", help="its name in the folder")
     e.add_argument("--out", required=True)
-    e.add_argument("--int4", default="", help="parts of module names, with commas: 4 bits for these, else 8")
+    e.add_argument("--int4", default="", help="parts of module names, with commas, or all: 4 bits, else 8")
     e.add_argument("--dense", action="store_true", help="float32, experts stacked")
     e.set_defaults(run=export.export)
     return p

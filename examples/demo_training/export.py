@@ -28,6 +28,7 @@ from .model import DemoModel
 from .training import load
 
 GROUP = 32
+ALL = ("",)  # part of every module name
 POSITIONS = 2048  # rows were 384 tokens long; beyond that the attention layers extrapolate
 
 # What stays float: read by few rows (router, gates), shifted rather than multiplied (norms, decay), or the embedding,
@@ -83,7 +84,7 @@ drafts are accepted says nothing about other models.
 Made with
 
     python examples/train_demo.py train --folder FOLDER
-    python examples/train_demo.py export --folder FOLDER --out strata_cli/demo/model
+    python examples/train_demo.py export --folder FOLDER --out strata_cli/demo/model --int4 all
 
 The released weights saw two changes of the text on the way: sums, rows and lists became more frequent after 10.3
 million tokens, and the order of lists fixed after 11.1 million. A new run has the last shares of the text from seven
@@ -147,7 +148,7 @@ def quantization_config(bits: dict[str, int]) -> dict[str, Any]:
     groups = {}
     for number, width in enumerate(sorted(set(bits.values()))):
         weights = dict(num_bits=width, type="int", symmetric=True, strategy="group", group_size=GROUP)
-        names = sorted(name for name, b in bits.items() if b == width)
+        names = sorted(name for name, b in bits.items() if b == width) if len(set(bits.values())) > 1 else ["Linear"]
         groups[f"group_{number}"] = dict(
             targets=names, input_activations=None, output_activations=None, weights=weights
         )
@@ -264,15 +265,18 @@ def describe(four: tuple[str, ...], dense: bool) -> str:
     """The format in words."""
     if dense:
         return "float32"
-    narrow = f", int4 for {', '.join(four)}" if four else ""
-    return f"int8 with a scale for {GROUP} columns{narrow} (compressed-tensors), embedding bfloat16, the rest float32"
+    width = "int4" if four == ALL else "int8"
+    narrow = f", int4 for {', '.join(four)}" if four and four != ALL else ""
+    return (
+        f"{width} with a scale for {GROUP} columns{narrow} (compressed-tensors), embedding bfloat16, the rest float32"
+    )
 
 
 def export(args: argparse.Namespace) -> None:
     """The directory `--out` of the checkpoint in `--folder`."""
     folder, out = Path(args.folder), Path(args.out)
     model, _, progress = load(folder / args.checkpoint)
-    four = tuple(args.int4.split(",")) if args.int4 else ()
+    four = ALL if args.int4 == "all" else tuple(args.int4.split(",")) if args.int4 else ()
     write(model, Tokenizer.from_file(str(folder / "tokenizer.json")), out, four, args.dense)
     c = model.c
     card = CARD.format(
