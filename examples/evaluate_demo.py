@@ -151,9 +151,10 @@ def main() -> None:
 INTRODUCTION = """
 Greedy, four slots, four drafts, fixed L, by `python examples/evaluate_demo.py --blocks {blocks} --card`. Acceptance of
 a position is cumulative (of the windows with a row for it) and conditional (of those in which the drafts before it
-held). Stories were not asked for in these words in training; a story counts if the asked hero is named first, at least
-twice and still in the second half, with no name beside but one friend's. Counting, facts and recall count if every
-word is right; sums if the number is; code if it compiles. Losses are of other text from the same generator.
+held). No story is asked for in words that {blocks} blocks of the training text, drawn again, contain; a story counts if
+the asked hero is named first, at least twice and still in the second half, with no name beside but one friend's.
+Counting, facts and recall count if every word is right; sums if the number is; code if it compiles. Losses are of other
+text from the same generator.
 
 """
 
