@@ -10,10 +10,10 @@ from strata_cli.chat.turn import Answer, Turn, View
 from strata_cli.config import SamplingParams
 from strata_cli.engine.types import StepRecord
 from strata_cli.errors import StrataError, UsageError
+from strata_cli.interrupt import Interrupt
 from strata_cli.session import Session
 from strata_cli.text.template import ChatTemplate
 from strata_cli.text.thinking import ThinkingSplitter
-from strata_cli.ui.interrupt import Interrupt
 
 
 class Screen(View, Protocol):

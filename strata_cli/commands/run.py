@@ -20,10 +20,10 @@ from strata_cli.commands.options import EngineFlags, ModelFlags, OutputFlags, Sa
 from strata_cli.engine.seeds import derive_seed, fresh_seed
 from strata_cli.engine.stats import RunSummary, StepStatsWriter, Totals
 from strata_cli.errors import INTERRUPTED, OK, RECORDS_FAILED, UsageError
+from strata_cli.interrupt import Interrupt
 from strata_cli.session import Checkpoint, Prompt, Session, load_session, open_checkpoint
 from strata_cli.settings import ENGINE_FIELDS, Settings
 from strata_cli.ui.console import Console, summary
-from strata_cli.ui.interrupt import Interrupt
 from strata_cli.ui.live import Observer, open_screen
 from strata_cli.ui.snapshot import Header, Limit
 
