@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer._click.exceptions import ClickException
 
-from strata_cli.commands.options import EngineFlags, ModelFlags, SamplingFlags, Settings, shared_options
 from strata_cli.errors import UsageError
+from strata_cli.options import EngineFlags, ModelFlags, SamplingFlags, Settings, shared_options
 from strata_cli.settings import resolve
 
 DEFAULT_ARMS = ("no drafts: --spec 0", "fixed: --no-mtp-varlen", "adaptive: --mtp-varlen")

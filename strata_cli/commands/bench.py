@@ -14,9 +14,9 @@ from strata_cli.bench.bench import Bench, Kind, Plan
 from strata_cli.bench.cases import own_records, read_file
 from strata_cli.bench.report import markdown, text
 from strata_cli.bench.trace import read_trace
-from strata_cli.commands.options import EngineFlags, ModelFlags, SamplingFlags, Settings, flag, shared_options
 from strata_cli.commands.parity import MeasureFlags
 from strata_cli.errors import OK, UsageError
+from strata_cli.options import EngineFlags, ModelFlags, SamplingFlags, Settings, flag, shared_options
 from strata_cli.session import open_checkpoint
 from strata_cli.ui.console import Console
 

@@ -12,7 +12,11 @@ import typer
 from strata_cli.chat.conversation import Conversation
 from strata_cli.chat.dialogue import Dialogue, require_switch
 from strata_cli.chat.status import answer_record
-from strata_cli.commands.options import (
+from strata_cli.engine.seeds import fresh_seed
+from strata_cli.engine.stats import StepStatsWriter
+from strata_cli.engine.types import StepRecord
+from strata_cli.errors import INTERRUPTED, OK, UsageError
+from strata_cli.options import (
     EngineFlags,
     ModelFlags,
     OutputFlags,
@@ -21,10 +25,6 @@ from strata_cli.commands.options import (
     flag,
     shared_options,
 )
-from strata_cli.engine.seeds import fresh_seed
-from strata_cli.engine.stats import StepStatsWriter
-from strata_cli.engine.types import StepRecord
-from strata_cli.errors import INTERRUPTED, OK, UsageError
 from strata_cli.session import load_session, open_checkpoint
 from strata_cli.ui.repl import Repl, open_history
 from strata_cli.ui.screen import Screen

@@ -7,8 +7,8 @@ import typer
 
 from strata_cli.bench.cases import Case, make_cases, own_records, read_file
 from strata_cli.bench.loaded import Loaded
-from strata_cli.commands.options import EngineFlags, ModelFlags, OutputFlags, SamplingFlags, Settings, shared_options
 from strata_cli.errors import FAILED, OK
+from strata_cli.options import EngineFlags, ModelFlags, OutputFlags, SamplingFlags, Settings, shared_options
 from strata_cli.parity import matrix
 from strata_cli.parity.check import check
 from strata_cli.parity.text import as_json, as_text

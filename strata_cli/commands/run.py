@@ -16,11 +16,11 @@ from strata_cli.batch.journal import Journal, Mode, refuse_existing
 from strata_cli.batch.records import Faults, PromptRecord, parse
 from strata_cli.batch.results import RecordWriter
 from strata_cli.batch.runner import Job, StepStats, run_batch
-from strata_cli.commands.options import EngineFlags, ModelFlags, OutputFlags, SamplingFlags, shared_options
 from strata_cli.engine.seeds import derive_seed, fresh_seed
 from strata_cli.engine.stats import RunSummary, StepStatsWriter, Totals
 from strata_cli.errors import INTERRUPTED, OK, RECORDS_FAILED, UsageError
 from strata_cli.interrupt import Interrupt
+from strata_cli.options import EngineFlags, ModelFlags, OutputFlags, SamplingFlags, shared_options
 from strata_cli.session import Checkpoint, Prompt, Session, load_session, open_checkpoint
 from strata_cli.settings import ENGINE_FIELDS, Settings
 from strata_cli.ui.console import Console, summary

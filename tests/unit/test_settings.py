@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from strata_cli.commands.options import EngineFlags, SamplingFlags
 from strata_cli.config import EngineConfig, SamplingParams
 from strata_cli.errors import UsageError
+from strata_cli.options import EngineFlags, SamplingFlags
 from strata_cli.settings import SAMPLING_FIELDS, profiles, read_profile, resolve
 
 
