@@ -154,5 +154,5 @@ def test_other_errors_are_not_swallowed() -> None:
 def test_memory_that_runs_out_without_drafts_is_one_clear_line() -> None:
     e = engine(tiny(), spec=0)
     e.runner.forward = failing(e.runner.forward, 3, ERRORS[1])  # type: ignore[method-assign]
-    with pytest.raises(StrataError, match="memory ran out in a window without drafts.*lower --ctx"):
+    with pytest.raises(StrataError, match=r"memory ran out in a window without drafts.*lower --ctx"):
         run(e, requests(0.0))
