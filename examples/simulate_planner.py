@@ -7,6 +7,7 @@ noise and outliers. Every policy meets the same requests and luck. The oracle pl
     python examples/simulate_planner.py --workload changing --curve 35b --draft-step 0.2
     python examples/simulate_planner.py --arrivals trace.csv --speed 4   TIMESTAMP,ContextTokens,GeneratedTokens
     python examples/simulate_planner.py --suite --seeds 3                the figures to hold; exit 1 if one does not
+    python examples/simulate_planner.py --overhead                       what planning itself costs
 """
 
 import argparse
@@ -14,6 +15,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import mean, median
@@ -73,18 +75,24 @@ class Run:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
+        self.planning_s = 0.0  # CPU time of the policy in this window
+
+    @contextmanager
+    def planning(self) -> Iterator[None]:
+        began = time.thread_time()
+        yield
+        self.planning_s += time.thread_time() - began
 
     def window(self) -> None:
         """One window over the seated requests: choose, draft, verify, commit, record."""
-        world, policy = self.world, self.policy
+        world, policy, self.planning_s = self.world, self.policy, 0.0
         views = []
         for slot, job in sorted(self.seated.items()):
             left = job.tokens - job.done
             limit, why = min((self.spec + 1, "user"), (left, "fits"))
             views.append(SlotView(slot, job.id, job.ctx + job.done, limit, why, job.missed, job.done))
-        began = time.perf_counter()
-        choices = policy.choose(views, self.seated) if isinstance(policy, Oracle) else policy.choose(views)
-        self.score.plan_us.append(1e6 * (time.perf_counter() - began))
+        with self.planning():
+            choices = policy.choose(views, self.seated) if isinstance(policy, Oracle) else policy.choose(views)
         # draft: in step, each slot for its own L - 1 steps, or until the planner says that it does not pay
         taken = {v.slot: min(c.L, 1) for v, c in zip(views, choices)}
         going = {v.slot: c.L for v, c in zip(views, choices) if c.L > 1}
@@ -93,7 +101,9 @@ class Run:
             depth, made = depth + 1, made + len(going)
             for slot in list(going):
                 p = world.chance(self.seated[slot], depth - 1) if world.confidence else None
-                if isinstance(policy, Planner) and not policy.keep_drafting(slot, depth - 1, p):
+                with self.planning():
+                    stops = isinstance(policy, Planner) and not policy.keep_drafting(slot, depth - 1, p)
+                if stops:
                     del going[slot]
                     continue
                 taken[slot] = depth + 1
@@ -127,16 +137,19 @@ class Run:
         self.score.windows += 1
         self.score.rows += rows
         if isinstance(policy, Planner):
-            policy.record(
-                outcomes,
-                drafters=drafters,
-                depth=depth,
-                draft_ms=world.measured(draft_ms, self.rng),
-                verify_ms=world.measured(verify_ms, self.rng),
-                other_ms=world.measured(cost.other, self.rng),
-                rows=rows,
-                ctx_total=ctx,
-            )
+            draft, verify, other = (world.measured(ms, self.rng) for ms in (draft_ms, verify_ms, cost.other))
+            with self.planning():
+                policy.record(
+                    outcomes,
+                    drafters=drafters,
+                    depth=depth,
+                    draft_ms=draft,
+                    verify_ms=verify,
+                    other_ms=other,
+                    rows=rows,
+                    ctx_total=ctx,
+                )
+        self.score.plan_us.append(1e6 * self.planning_s)
 
     def seat(self, job: Job, slot: int) -> None:
         self.seated[slot] = job
@@ -188,8 +201,8 @@ def policies(args: argparse.Namespace, world: World) -> dict[str, Callable[[], P
     return made
 
 
-def simulate(args: argparse.Namespace) -> dict[str, list[Score]]:
-    """Every policy over the same requests, once per seed."""
+def simulate(args: argparse.Namespace, only: str | None = None) -> dict[str, list[Score]]:
+    """Every policy (or the one named) over the same requests, once per seed."""
     verify, step, draft = verify_curve(args, args.rows)
     cost = WindowCost(verify, step=step, draft=draft, per_ctx=args.per_ctx)
     world = World(
@@ -197,6 +210,8 @@ def simulate(args: argparse.Namespace) -> dict[str, list[Score]]:
     )
     scores: dict[str, list[Score]] = {}
     for name, make in policies(args, world).items():
+        if only not in (None, name):
+            continue
         for seed in range(args.seed, args.seed + args.seeds):
             run = Run(world, make(), args.slots, args.spec, seed)
             if args.arrivals:
@@ -254,6 +269,20 @@ def suite(args: argparse.Namespace) -> bool:
     return ok
 
 
+def overhead(args: argparse.Namespace) -> None:
+    """Microseconds a window of choosing, stopping chains early and learning, where requests change all the time."""
+    print("slots  spec  rows  windows  median us  mean us   99 % us")
+    for slots in (4, 8, 16):
+        case = vars(args) | {"slots": slots, "rows": slots * (args.spec + 1), "workload": "changing", "confidence": 4.0}
+        (score,) = simulate(argparse.Namespace(**case | {"seeds": 1, "arrivals": None}), only="plan_rows")["plan_rows"]
+        us = sorted(score.plan_us)
+        print(
+            f"{slots:5d} {args.spec:5d} {case['rows']:5d} {len(us):8d} {median(us):10.0f} {mean(us):8.0f}"
+            f" {us[len(us) * 99 // 100]:9.0f}",
+            flush=True,
+        )
+
+
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--workload", choices=WORKLOADS, default="differ")
@@ -282,7 +311,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--tokens", type=int, default=12000, help="tokens measured")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--seeds", type=int, default=1, help="runs, each with its own seed, averaged")
-    p.add_argument("--suite", action="store_true")
+    p.add_argument("--suite", action="store_true", help="every workload, curve and budget, against the figures to hold")
+    p.add_argument("--overhead", action="store_true", help="CPU time that planning takes, for 4, 8 and 16 slots")
     return p
 
 
@@ -290,6 +320,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     if args.suite:
         return 0 if suite(args) else 1
+    if args.overhead:
+        overhead(args)
+        return 0
     table(simulate(args))
     return 0
 

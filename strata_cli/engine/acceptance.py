@@ -110,13 +110,11 @@ class AcceptanceTracker:
         """a_position of the slot (1-based)."""
         return self._estimate(slot)[0][position - 1]
 
-    def sharpen(self, acceptance: float, probability: float | None) -> float:
-        """The chance of a draft of this `probability`, by how drafts of such probabilities fared; else `acceptance`.
+    def sharpened(self, probability: float) -> float:
+        """The chance of a draft to which its drafter gave this `probability`, by how drafts of such ones fared.
 
         Bins not seen yet are taken at their word. The slot's own rate is left out: its drafts' probabilities carry it.
         """
-        if probability is None:
-            return acceptance
         b = min(int(probability * BINS), BINS - 1)
         return _clip((self._bins.accepted[b] + BIN_STRENGTH * probability) / (self._bins.seen[b] + BIN_STRENGTH))
 

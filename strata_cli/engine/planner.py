@@ -136,7 +136,7 @@ class Planner:
         if probability is None or not self.varlen or memory.probe:
             return True
         before = memory.alive
-        memory.alive *= self.acceptance.sharpen(self.acceptance.conditional(slot, depth + 1), probability)
+        memory.alive *= self.acceptance.sharpened(probability)
         gain, price = memory.alive, memory.row_price
         if depth + 1 < memory.planned:
             gain += memory.alive * self.acceptance.conditional(slot, depth + 2)
@@ -268,7 +268,8 @@ class Planner:
         if L is None:
             return None
         for v, n in zip(taking, L):
-            self._slots[v.slot].probe = max(n - 1, 1)
+            if v.limit > 1:  # a slot that cannot draft keeps its limit's reason
+                self._slots[v.slot].probe = max(n - 1, 1)
         return L
 
     def _probe(

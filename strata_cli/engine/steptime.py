@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import mul
 from statistics import median
 
 SAMPLES = 32  # recent samples kept per bucket
@@ -22,7 +23,7 @@ TRUSTED = 3  # samples a bucket needs: fewer could all be outliers (a first run 
 STALE = 4000  # windows after which a sample no longer counts, so that a bucket given up for slow is tried again
 HOPE = 1.0  # standard errors by which a bucket is taken to be faster than its median: what is unsure gets tried
 NEAR = 1.4  # buckets nearer than this ratio need not be measured each
-REFIT_EVERY = 8  # samples
+REFIT_EVERY = 16  # samples
 CLIP = 3.0  # a sample beyond this many times what was expected, or below its inverse, is cut there
 CTX_KEEP = 1.0 - 1.0 / 512
 CTX_MEAN = 1.0 / 64
@@ -114,7 +115,7 @@ class _Line:
         c = self.coefficients
         for _ in range(20):
             for i, row in enumerate(self.xx):
-                rest = sum(row[j] * c[j] for j in range(len(c)) if j != i)
+                rest = sum(map(mul, row, c)) - row[i] * c[i]
                 c[i] = max(0.0, (self.xy[i] - rest + self.ridge[i] * self.prior[i]) / (row[i] + self.ridge[i]))
 
 

@@ -157,14 +157,23 @@ def test_budget_is_the_reason_where_rows_run_out() -> None:
     assert "budget" in reasons(last)
 
 
-@pytest.mark.parametrize("why", ["user", "fits", "nodraft", "fuse"])
-def test_a_limit_gives_its_own_reason(why: str) -> None:
+@pytest.mark.parametrize(
+    "why, limit", [("user", 3), ("fits", 2), ("nodraft", 1), ("fuse", 1), ("user", 1), ("fits", 1)]
+)
+def test_a_limit_gives_its_own_reason(why: str, limit: int) -> None:
     bench = Bench(made(), [0.95] * 2)
-    bench.limits = [(5, "user"), (1 if why in ("nodraft", "fuse") else 2, why)]
-    bench.windows(40)
-    last = bench.windows(20)
-    assert all(w[1] == Choice(bench.limits[1][0], why) for w in last if w[1].reason != "probe")
+    bench.limits = [(5, "user"), (limit, why)]
+    first, last = bench.windows(40), bench.windows(20)
+    assert {w[1] for w in last if w[1].reason != "probe"} == {Choice(limit, why)}
+    if limit == 1:
+        assert reasons([[w[1]] for w in first + last]) == {why}, "no draft is possible, so none is probed"
     assert any(w[0] == Choice(5, "user") for w in last)
+
+
+@pytest.mark.parametrize("plan", ["rows", "uniform"])
+def test_spec_0_is_the_user_s_choice_from_the_first_window_on(plan: str) -> None:
+    bench = Bench(made(spec=0, plan=plan), [0.9] * 4)
+    assert {c for w in bench.windows(40) for c in w} == {Choice(1, "user")}
 
 
 def test_a_limit_above_spec_is_spec() -> None:
@@ -245,9 +254,7 @@ def test_uniform_gives_one_L_to_all() -> None:
     assert all(len({c.L for c in w}) == 1 and w[0].L <= 2 for w in windows)
 
 
-def test_without_drafts_there_is_nothing_to_choose() -> None:
-    bench = Bench(made(spec=0), [0.9] * 4)
-    assert {c.L for w in bench.windows(40) for c in w} == {1}
+def test_nobody_decodes_nothing_is_chosen() -> None:
     assert made().choose([]) == []
 
 
