@@ -21,6 +21,7 @@ class KVCache:
         self.k = torch.zeros(shape, dtype=dtype, device=device)
         self.v = torch.zeros(shape, dtype=dtype, device=device)
         self.pool = PagePool(pages)
+        assert pages > -(-ctx // PAGE_TOKENS), "a lone slot can fill its context"
         width = -(-ctx // (PAGE_TOKENS * SPLIT)) * SPLIT
         self.tables = np.zeros((slots, width), np.int64)
         self.owned: list[list[int]] = [[] for _ in range(slots)]
@@ -40,6 +41,8 @@ class KVCache:
         pages = self.pool.take(-(-tokens // PAGE_TOKENS) - len(owned))
         if pages is None:
             return False
+        if pages:  # values behind the last key are read with weight 0, and 0 times what is not a number is not 0
+            self.v[:, pages] = 0
         self._extend(slot, pages)
         return True
 
