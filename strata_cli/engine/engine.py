@@ -136,33 +136,40 @@ class Engine:
         begun = self.clock()
         self._admit()
         window = self._plan()
-        try:
-            self._draft(window)
-            hidden = self._verify(window)
-        except (RuntimeError, MemoryError) as error:
-            self._undo(window, error)
-            hidden = self._verify(window)
+        while True:
+            try:
+                self._draft(window)
+                hidden = self._verify(window)
+                break
+            except (RuntimeError, MemoryError) as error:
+                self._undo(window, error)
         self._commit(window, hidden)
         self._emit(window, begun)
         events, self.events = [*self.reported.take(), *self.events], []
         return events
 
     def _admit(self) -> None:
-        """Free slots take waiting requests; the prefix cache is asked what it already holds of each prompt."""
+        """Free slots take waiting requests, in order, as far as pages for their prompts go; the prefix cache is asked
+        what it already holds of each.
+        """
         free = [i for i, seat in enumerate(self.seats) if seat is None]
         for seat in free[: self.scheduler.admissible(len(free), self.clock())]:
-            slot = self.scheduler.queue.popleft().item
+            slot = self.scheduler.queue[0].item
+            request = slot.request
+            entry = self.prefix.match(request.prompt) if self.prefix is not None else None
+            if entry is not None and self.prefix is not None:
+                self.prefix.adopt(seat, entry)
+            if not self._make_room(seat, slot.to_read - self.cache.lengths[seat]):
+                self.cache.release(seat)
+                break
+            self.scheduler.queue.popleft()
             slot.index, self.seats[seat] = seat, slot
             self.admissions += 1
             slot.entered = self.admissions
             slot.admitted = self.clock() if slot.admitted is None else slot.admitted
-            request = slot.request
-            entry = self.prefix.match(request.prompt) if self.prefix is not None else None
             if self.prefix is not None:
                 self.hits, self.misses = self.hits + (entry is not None), self.misses + (entry is None)
-            if entry is not None and self.prefix is not None:
-                self.prefix.adopt(seat, entry)
-                self.hit_tokens += entry.length
+                self.hit_tokens += self.cache.lengths[seat]
             if slot.generated == 0:
                 slot.cached_tokens = self.cache.lengths[seat]
             for drafter in self.drafters.values():
@@ -171,6 +178,13 @@ class Engine:
             self.planner.start(seat)
             self.scheduler.start(seat, self.cache.lengths[seat], slot.to_read)
             self.events.append(Started(request.id, seat, slot.cached_tokens))
+
+    def _make_room(self, seat: int, rows: int) -> bool:
+        """Pages for `rows` more tokens of a seat; where they run short, cached prefixes go."""
+        while not self.cache.reserve(seat, rows):
+            if self.prefix is None or not self.prefix.evict():
+                return False
+        return True
 
     def _plan(self) -> Window:
         """Who reads how much of its prompt and who gets how many decode rows, as far as pages reach."""
@@ -222,12 +236,8 @@ class Engine:
         )
 
     def _reserve(self, part: Part, parts: dict[int, Part]) -> None:
-        """Pages for the part's rows; where they run short, cached prefixes go first, then the youngest request waits
-        again.
-        """
-        while part.rows and part.slot.index in parts and not self.cache.reserve(part.slot.index, part.rows):
-            if self.prefix is not None and self.prefix.evict():
-                continue
+        """Pages for the part's rows; where even dropped prefixes leave too few, the youngest request waits again."""
+        while part.rows and part.slot.index in parts and not self._make_room(part.slot.index, part.rows):
             victim = max((s for s in self.seats if s is not None), key=lambda s: s.entered)
             parts.pop(victim.index, None)
             self._leave(victim)

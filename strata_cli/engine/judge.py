@@ -74,7 +74,7 @@ class Judge:
             else:
                 part.kept = accept_coupled(part.drafts, tokens[rows])
                 part.held = len(part.kept) - 1
-            part.judged = len(part.drafts)
+            part.judged = len(part.drafts) if part.kept else 0
             part.logits = logits[rows]
             first += many
 
