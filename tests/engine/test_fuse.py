@@ -151,6 +151,20 @@ def test_other_errors_are_not_swallowed() -> None:
         run(e, requests(0.0))
 
 
+def test_memory_that_stays_out_is_one_clear_line() -> None:
+    e = engine(tiny(), mtp_varlen=False)
+
+    def full(segments: Any) -> Any:
+        raise ERRORS[0]
+
+    def between(e: Engine, window: int) -> None:
+        e.runner.forward = full  # type: ignore[method-assign]
+
+    with pytest.raises(StrataError, match="memory ran out in a window without drafts"):
+        run(e, requests(0.0), between)
+    assert [d.split(":")[0] for d in e.downgrades] == ["drafts off"]
+
+
 def test_memory_that_runs_out_without_drafts_is_one_clear_line() -> None:
     e = engine(tiny(), spec=0)
     e.runner.forward = failing(e.runner.forward, 3, ERRORS[1])  # type: ignore[method-assign]

@@ -120,6 +120,26 @@ def test_numbers_that_are_none_fail_their_request_alone() -> None:
     assert found.results["1"].token_ids == plain(prompt(20))
 
 
+def test_a_failed_request_leaves_nothing_in_its_pages() -> None:
+    """Pages and states full of what is not a number, given back, then taken by another request."""
+    e = engine(tiny(), batch=1, mtp_varlen=False, prefix_cache=False)
+    e.cache.kv.k[:, 1:] = e.cache.kv.v[:, 1:] = float("nan")  # page 0 belongs to nobody
+    found = run(e, [request(str(i), prompt(12 + 60 * i, seed=i)) for i in range(2)])
+    assert [r.error for r in found.results.values()] == [None, None]
+    assert found.tokens() == [plain(prompt(12)), plain(prompt(72, seed=1))]
+
+
+@pytest.mark.parametrize("policy", ["mixed", "immediate", "gather"])
+def test_who_does_not_fit_waits_and_starts_once(policy: str) -> None:
+    """Four pages: the first request takes three and a fourth; the second one waits for two of them."""
+    e = engine(tiny(), pages=5, ctx=256, batch=2, mtp_varlen=False, prefill_policy=policy, gather_ms=0.0)
+    first, second = request("0", prompt(150), max_tokens=60), request("1", prompt(100, seed=3), max_tokens=8)
+    found = run(e, [first, second])
+    assert found.started == {"0": 1, "1": 1}
+    assert sum(r.prefix_hits + r.prefix_misses for r in found.records) == 2
+    assert found.tokens() == [plain(prompt(150), max_tokens=60), plain(prompt(100, seed=3), max_tokens=8)]
+
+
 def test_cancel_waiting_and_running() -> None:
     e = engine(tiny(), batch=1, mtp_varlen=False)
     for i in range(3):

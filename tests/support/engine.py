@@ -1,6 +1,7 @@
 """Engines on tiny checkpoints, for tests: results, records and the hash of every committed row come out."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,7 +14,7 @@ import torch
 from strata_cli.config import EngineConfig, SamplingParams
 from strata_cli.engine.build import assemble
 from strata_cli.engine.engine import Engine
-from strata_cli.engine.types import Downgrade, Finished, Request, Result, StepRecord, WindowDone
+from strata_cli.engine.types import Downgrade, Finished, Request, Result, Started, StepRecord, WindowDone
 from strata_cli.model.config import ModelConfig, load_config
 from strata_cli.model.weights import Weights
 from strata_cli.model.weights.safetensors import open_checkpoint
@@ -44,12 +45,15 @@ def engine(directory: Path, *, eos: Sequence[int] = (), pages: int | None = None
 
 @dataclass
 class Run:
-    """What came of some requests. `hashes[id]`: of the logits rows of its committed tokens, by position."""
+    """What came of some requests. `hashes[id]`: of the logits rows of its committed tokens, by position. `started`: how
+    often each took a slot.
+    """
 
     results: dict[str, Result] = field(default_factory=dict)
     records: list[StepRecord] = field(default_factory=list)
     downgrades: list[Downgrade] = field(default_factory=list)
     hashes: dict[str, list[bytes]] = field(default_factory=dict)
+    started: Counter[str] = field(default_factory=Counter)
 
     def tokens(self, *ids: str) -> list[list[int]]:
         return [self.results[i].token_ids for i in ids or sorted(self.results)]
@@ -81,6 +85,8 @@ def run(
                 found.results[event.request_id] = event.result
             elif isinstance(event, WindowDone):
                 found.records.append(event.record)
+            elif isinstance(event, Started):
+                found.started[event.request_id] += 1
             elif isinstance(event, Downgrade):
                 found.downgrades.append(event)
         if between is not None:
