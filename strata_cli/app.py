@@ -124,12 +124,33 @@ def run(args: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout left (`| head`): quietly, and nothing more is written at interpreter exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _mute_stdout()
+        return FAILED
+    except OSError as error:
+        _debug()
+        report(f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror or error}")
+        _mute_stdout()  # what it still buffers cannot be written either
         return FAILED
     except Exception as error:
         _debug()
         report(f"{type(error).__name__}: {error}", "this is a fault of strata; STRATA_DEBUG=1 prints the traceback")
         return FAILED
+
+
+def _mute_stdout() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_closed_streams() -> None:
+    """A stream that the caller closed (`<&-`) gets its number back, so that no file of ours takes it: an empty stdin, a
+    stdout that says it cannot be written, a stderr that nobody reads.
+    """
+    if sys.stdin is None:
+        sys.stdin = open(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _debug() -> None:
@@ -140,6 +161,7 @@ def _debug() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    _open_closed_streams()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -57,10 +57,12 @@ class SamplingParams:
             require(math.isfinite(value) and low <= value <= high, name, value, allowed)
 
         real("temperature", 0, 100, "0 to 100")
+        # Smaller ones are no float32, and logits divided by them no finite numbers.
+        require(self.temperature == 0 or self.temperature >= 1e-6, "temperature", self.temperature, "0, or 1e-6 to 100")
         require(math.isfinite(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "above 0, up to 1")
         require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
         real("min_p", 0, 1, "0 to 1")
-        require(0 < self.repetition_penalty <= 100, "repetition_penalty", self.repetition_penalty, "above 0, up to 100")
+        real("repetition_penalty", 0.01, 100, "0.01 to 100")
         real("presence_penalty", -2, 2, "-2 to 2")
         real("frequency_penalty", -2, 2, "-2 to 2")
         for token, bias in self.logit_bias:

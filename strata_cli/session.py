@@ -136,13 +136,18 @@ class Checkpoint:
     def request(self, id: str, prompt: Prompt, params: SamplingParams) -> Request:
         """A request with a StopWatch on its text.
 
+        Raises UsageError: a biased or stop id outside the vocabulary, stop strings without a tokenizer.
+
         A stop string that is a special token ends the request by its id: special tokens are no text.
         """
+        for name, ids in (("logit_bias", [i for i, _ in params.logit_bias]), ("stop_token_ids", params.stop_token_ids)):
+            if bad := [i for i in ids if not 0 <= i < self.vocab]:
+                raise UsageError(f"{name}: token id {bad[0]} is outside the vocabulary of {self.vocab} ids")
         watch = None
         if self.tokenizer is not None:
-            ids = {text: self.tokenizer.special_id(text) for text in params.stop}
-            special = tuple(i for i in ids.values() if i is not None)
-            strings = tuple(text for text in params.stop if ids[text] is None)
+            named = {text: self.tokenizer.special_id(text) for text in params.stop}
+            special = tuple(i for i in named.values() if i is not None)
+            strings = tuple(text for text in params.stop if named[text] is None)
             params = replace(params, stop=strings, stop_token_ids=(*params.stop_token_ids, *special))
             watch = StopWatch(self.tokenizer.stream(), strings)
         elif params.stop:

@@ -173,8 +173,11 @@ def _write_meta(path: Path, meta: Mapping[str, Any]) -> None:
     """Whole or not at all."""
     sidecar = meta_path(path)
     draft = sidecar.with_name(sidecar.name + ".new")
-    draft.write_text(json.dumps(meta, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(draft, sidecar)
+    try:
+        draft.write_text(json.dumps(meta, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(draft, sidecar)
+    except OSError as fault:
+        raise StrataError(f"{sidecar} cannot be written: {fault.strerror}") from None
 
 
 def _refuse_difference(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -219,8 +222,8 @@ def _recover(file: IO[bytes], path: Path, ids: Set[str]) -> dict[str, bool]:
             if number == len(lines):
                 break  # after a power cut the end of a file may be any bytes
             raise UsageError(f"{path}:{number}: not a record of a run", "--overwrite starts anew") from None
-        if name not in ids or name in done:
-            what = "comes twice" if name in done else "is not in the input"
+        if not isinstance(name, str) or name not in ids or name in done:
+            what = "comes twice" if isinstance(name, str) and name in done else "is not in the input"
             raise UsageError(f'{path}:{number}: id "{name}" {what}', "--overwrite starts anew")
         done[name] = is_failed(record)
         kept += len(line) + 1

@@ -46,6 +46,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 LABELS = ("model", "user", "metadata")  # of the caller; they ask nothing of the text
 BODY_KEYS = ("messages", "prompt", *PARAMS, *RENAMED, "top_logprobs", "chat_template_kwargs", *NEUTRAL, *LABELS)
 MESSAGE_KEYS = ("role", "content", "name", "reasoning_content", "reasoning", "thinking")
+MESSAGE_TEXTS = MESSAGE_KEYS[2:]
+RESERVED_VARIABLES = ("self", "messages", "add_generation_prompt", "tools", "documents")  # of the chat template
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 _TYPES = get_type_hints(SamplingParams)
@@ -135,14 +137,25 @@ def parse_line(line: bytes, number: int) -> PromptRecord:
     else:
         body = {key: value for key, value in outer.items() if key not in ID_KEYS}
         _known(body, (*ID_KEYS, *BODY_KEYS))
+    template_kwargs = _template_kwargs(body)
     return PromptRecord(
         id=_id(outer, number),
         line=number,
         prompt=_prompt(body),
         params=_params(body),
-        template_kwargs=_typed("chat_template_kwargs", body.get("chat_template_kwargs") or {}, dict[str, Any]),
+        template_kwargs=template_kwargs,
         model=_typed("model", body.get("model"), str | None),
     )
+
+
+def _template_kwargs(body: dict[str, Any]) -> dict[str, Any]:
+    """Variables for the chat template, none of them a name that rendering sets itself."""
+    given = _typed("chat_template_kwargs", body.get("chat_template_kwargs"), dict[str, Any] | None)
+    if given and "messages" not in body:
+        raise _Bad("chat_template_kwargs without messages: a prompt goes through no template")
+    if reserved := [name for name in (given or {}) if name in RESERVED_VARIABLES]:
+        raise _Bad(f"chat_template_kwargs: {reserved[0]} cannot be set")
+    return given or {}
 
 
 def _id(outer: dict[str, Any], number: int) -> str:
@@ -165,7 +178,7 @@ def _envelope(outer: dict[str, Any]) -> dict[str, Any]:
     method, url = outer.get("method"), outer.get("url")
     if method not in (None, "POST"):
         raise _Bad(f"unknown method {method!r} (POST)")
-    if url is not None and url not in URLS:
+    if url is not None and (not isinstance(url, str) or url not in URLS):
         raise _Bad(f"unknown url {url!r} ({', '.join(URLS)})")
     if url is not None and URLS[url] not in body:
         raise _Bad(f"{url} needs {URLS[url]} in the body")
@@ -204,6 +217,8 @@ def _messages(given: Any) -> list[dict[str, Any]]:
                 raise _Bad(f"{place}: {unknown_name('key', key, MESSAGE_KEYS)}")
         if message.get("role") not in ROLES:
             raise _Bad(f"{place}.role = {message.get('role')!r} ({', '.join(ROLES)})")
+        for key in MESSAGE_TEXTS:
+            _typed(f"{place}.{key}", message.get(key), str | None)
         message["content"] = _content(message.get("content"), f"{place}.content")
     return messages
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from strata_cli.batch.journal import Journal, Mode, refuse_existing
+from strata_cli.batch.journal import Journal, Mode, meta_path, refuse_existing
 from strata_cli.batch.records import Faults, PromptRecord, parse
 from strata_cli.batch.results import RecordWriter
 from strata_cli.batch.runner import Job, StepStats, run_batch
@@ -70,7 +70,8 @@ def run(
     """
     console = Console(settings.quiet)
     mode = Mode(resume, retry_errors, overwrite)
-    _check_output(prompts, output, mode)
+    _check_distinct(prompts, output, settings.step_stats)
+    _check_output(output, mode)
     name = "stdin" if prompts == "-" else prompts
     data = _read(prompts, console)
     records = parse(data, name)
@@ -114,15 +115,28 @@ def run(
     return RECORDS_FAILED if outcome.failed or any(done.values()) else OK
 
 
-def _check_output(prompts: str, output: Path | None, mode: Mode) -> None:
+def _check_output(output: Path | None, mode: Mode) -> None:
     """Refuse what can be refused before anything is read."""
     if output is None:
         if mode != Mode():
             raise UsageError("--resume, --retry-errors and --overwrite need a file", "add --output FILE")
         return
-    if prompts != "-" and output.exists() and os.path.exists(prompts) and output.samefile(prompts):
-        raise UsageError(f"{output} is the input", "another --output")
     refuse_existing(output, mode)
+
+
+def _check_distinct(prompts: str, output: Path | None, step_stats: Path | None) -> None:
+    """Refuse to write over the input, or two things into one file."""
+    taken: dict[str, str] = {} if prompts == "-" else {os.path.realpath(prompts): "the input"}
+    writes = [(step_stats, "--step-stats")]
+    if output is not None:
+        writes = [(output, "--output"), (meta_path(output), "the sidecar of --output"), *writes]
+    for path, name in writes:
+        if path is None:
+            continue
+        place = os.path.realpath(path)
+        if place in taken:
+            raise UsageError(f"{path} is {taken[place]} and {name}", "another --output or --step-stats")
+        taken[place] = name
 
 
 def _read(prompts: str, console: Console) -> bytes:

@@ -98,3 +98,29 @@ def test_ctrl_c_before_the_run(strata, prompts, monkeypatch):
     monkeypatch.setattr("strata_cli.commands.run.open_checkpoint", interrupt)
     ran = strata("run", prompts({"prompt": "x"}))
     assert (ran.code, ran.out, ran.err) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("run - <&-", 2, "error: stdin: no prompts"),
+        ("inspect none.jsonl >&-", 2, "error: none.jsonl"),
+        ("inspect none.jsonl 2>&-", 2, ""),
+        ("run none.jsonl --show-config >&-", 1, "error: Bad file descriptor\n"),
+        ("run none.jsonl --show-config >/dev/full", 1, "error: No space left on device\n"),
+    ],
+)
+def test_streams_that_are_closed_or_full(line, code, said):
+    ran = subprocess.run(
+        f"{sys.executable} -m strata_cli.app {line}",
+        shell=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stdout) == (code, "")
+    assert ran.stderr.startswith(said)
+    assert len(ran.stderr.splitlines()) == (2 if code == 2 and said else bool(said))

@@ -5,6 +5,7 @@ import json
 import pytest
 
 GOOD = {"prompt": "x"}
+CHAT = {"messages": [{"role": "user", "content": "x"}]}
 
 
 def refuse(strata, *args, env=None, loads=0):
@@ -48,6 +49,19 @@ def refuse(strata, *args, env=None, loads=0):
         ({**GOOD, "custom_id": ["a"]}, "custom_id: expected"),
         ({**GOOD, "temperature": -1}, "temperature = -1.0 is out of range (allowed: 0 to 100)"),
         ({**GOOD, "temperature": "hot"}, "temperature: expected `float`, got `str`"),
+        ({**GOOD, "temperature": 1e-320}, "is out of range (allowed: 0, or 1e-6 to 100)"),
+        ({**GOOD, "repetition_penalty": 1e-300}, "repetition_penalty = 1e-300 is out of range"),
+        ({**GOOD, "stop_token_ids": [-1]}, "stop_token_ids: token id -1 is outside the vocabulary of 265 ids"),
+        ({**GOOD, "stop_token_ids": [3, 265]}, "stop_token_ids: token id 265 is outside the vocabulary"),
+        ({**GOOD, "logit_bias": {"265": 1}}, "logit_bias: token id 265 is outside the vocabulary of 265 ids"),
+        ({**GOOD, "logit_bias": {"9" * 30: 1}}, "is outside the vocabulary"),
+        ({**GOOD, "chat_template_kwargs": {"x": 1}}, "chat_template_kwargs without messages"),
+        ({**CHAT, "chat_template_kwargs": []}, "chat_template_kwargs: expected"),
+        ({**CHAT, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs: messages cannot be set"),
+        ({**CHAT, "chat_template_kwargs": {"add_generation_prompt": 5}}, "add_generation_prompt cannot be set"),
+        ({**CHAT, "chat_template_kwargs": {"self": 5}}, "chat_template_kwargs: self cannot be set"),
+        ({"messages": [{**CHAT["messages"][0], "thinking": 5}]}, "messages[0].thinking: expected"),
+        ({"url": ["a"], "body": GOOD}, "unknown url ['a']"),
         ({**GOOD, "top_p": 0}, "top_p = 0.0 is out of range"),
         ({**GOOD, "top_k": -1}, "top_k = -1 is out of range"),
         ({**GOOD, "min_p": 1.5}, "min_p = 1.5 is out of range"),
@@ -218,3 +232,33 @@ def test_another_models_name_is_said_aloud(strata, prompts):
     assert ran.code == 0
     assert "gpt-big" in ran.err
     assert ran.records[0]["response"]["body"]["model"] == str(strata.model)
+
+
+@pytest.mark.parametrize(
+    ("input_name", "output_name", "stats_name"),
+    [
+        ("in.jsonl", "in.jsonl", None),
+        ("in.jsonl", "out.jsonl", "in.jsonl"),
+        ("in.jsonl", None, "in.jsonl"),
+        ("in.jsonl", "out.jsonl", "./out.jsonl"),
+        ("in.jsonl", "out.jsonl", "out.jsonl.meta.json"),
+        ("out.jsonl.meta.json", "out.jsonl", None),
+        ("in.jsonl", "out.jsonl", "link.jsonl"),
+    ],
+)
+def test_no_file_is_written_over_another(strata, prompts, tmp_path, monkeypatch, input_name, output_name, stats_name):
+    monkeypatch.chdir(tmp_path)
+    before = prompts(GOOD, name=input_name).read_bytes()
+    (tmp_path / "link.jsonl").symlink_to(input_name)
+    flags = ["-o", output_name, "--overwrite"] if output_name else []
+    flags += ["--step-stats", stats_name] if stats_name else []
+    assert "another --output or --step-stats" in refuse(strata, "run", input_name, "-m", strata.model, *flags)
+    assert (tmp_path / input_name).read_bytes() == before
+
+
+def test_a_foreign_results_file_is_not_resumed(strata, prompts, tmp_path):
+    file, out = prompts(GOOD), tmp_path / "out.jsonl"
+    args = ["run", file, "-m", strata.model, "-o", out]
+    assert strata(*args).code == 0
+    out.write_text('{"custom_id": ["a"]}\n' + out.read_text())
+    assert "is not in the input" in refuse(strata, *args, "--resume", loads=1)
