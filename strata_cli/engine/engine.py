@@ -159,7 +159,7 @@ class Engine:
             entry = self.prefix.match(request.prompt) if self.prefix is not None else None
             if entry is not None and self.prefix is not None:
                 self.prefix.adopt(seat, entry)
-            if not self._make_room(seat, slot.to_read - self.cache.lengths[seat]):
+            if not self._make_room(seat, slot.to_read + 1 - self.cache.lengths[seat]):  # and one row to go on with
                 self.cache.release(seat)
                 break
             self.scheduler.queue.popleft()
@@ -236,8 +236,11 @@ class Engine:
         )
 
     def _reserve(self, part: Part, parts: dict[int, Part]) -> None:
-        """Pages for the part's rows; where even dropped prefixes leave too few, the youngest request waits again."""
+        """Pages for the part's rows; where they run short drafts go first, then the youngest request waits again."""
         while part.rows and part.slot.index in parts and not self._make_room(part.slot.index, part.rows):
+            if part.L > 1:
+                part.L, part.reason = 1, "budget"
+                continue
             victim = max((s for s in self.seats if s is not None), key=lambda s: s.entered)
             parts.pop(victim.index, None)
             self._leave(victim)
