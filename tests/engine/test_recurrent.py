@@ -116,7 +116,7 @@ def test_any_windows_of_three_slots(shape: str, seed: int) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_state_is_transformers(shape: str) -> None:
-    """Against its own cache after the same tokens: some rows kept, some rejected, and a window of one row at the end."""
+    """Against its own cache after the same tokens: some rows kept, some rejected, one row alone at the end."""
     seats = Seats(shape, 1)
     seats.read([0])
     for L, keeps in ((5, 3), (4, 1), (1, 1), (6, 6), (3, 2), (1, 1)):

@@ -1,6 +1,9 @@
 """Rejection sampling is exact in distribution: chi-square over many seeds, which a wrong rule fails."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -9,20 +12,17 @@ from strata_cli.config import SamplingParams
 from strata_cli.engine.sampling import Draw, distribution, sample
 from strata_cli.engine.verify import accept_coupled, accept_rejection
 from tests.support.engine import engine, prompt, request, run, tiny
+from tests.support.tiny import reference_model
 
 VOCAB, SEEDS = 6, 3000
 P = torch.tensor([[0.4, 0.2, 0.2, 0.1, 0.07, 0.03], [0.05, 0.5, 0.05, 0.2, 0.1, 0.1], [1 / 6] * 6])
 Q = torch.tensor([[0.1, 0.5, 0.1, 0.1, 0.1, 0.1], [0.2, 0.2, 0.2, 0.2, 0.1, 0.1]])
-LIMIT = 20.5  # chi-square with 5 degrees of freedom: exceeded once in 1,000
 
 
-def draws(seed: int) -> list[Draw]:
-    return [Draw(SamplingParams(temperature=1.0), seed, 10 + j) for j in range(3)]
-
-
-def drafted(seed: int) -> list[int]:
-    """Two drafts from q, with the drafter's own noise."""
-    return sample(Q.log(), draws(seed)[:2], "draft")[0].tolist()
+def limit(freedom: int) -> float:
+    """What chi-square exceeds once in 1,000 (Wilson and Hilferty, 1931)."""
+    spread = 2 / (9 * freedom)
+    return float(freedom * (1 - spread + 3.09 * spread**0.5) ** 3)
 
 
 def chi_square(counts: torch.Tensor, p: torch.Tensor) -> float:
@@ -30,78 +30,110 @@ def chi_square(counts: torch.Tensor, p: torch.Tensor) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-def outcomes(rule: Callable[[list[int], Sequence[Draw]], list[int]]) -> tuple[float, float]:
-    """Chi-square of the first token, and of the second one where there is a second."""
-    first, second = torch.zeros(VOCAB), torch.zeros(VOCAB)
-    for seed in range(SEEDS):
-        kept = rule(drafted(seed), draws(seed))
-        first[kept[0]] += 1
-        if len(kept) > 1:
-            second[kept[1]] += 1
-    return chi_square(first, P[0]), chi_square(second, P[1])
+def rows_of(seed: int) -> list[Draw]:
+    return [Draw(SamplingParams(temperature=1.0), seed, 10 + j) for j in range(3)]
+
+
+def drawn(logits: torch.Tensor, purpose: str = "coupled") -> list[list[int]]:
+    """Tokens of the rows of `logits` for every seed, in one batch."""
+    n = len(logits)
+    draws = [row for seed in range(SEEDS) for row in rows_of(seed)[:n]]
+    return sample(logits.repeat(SEEDS, 1), draws, purpose)[0].view(SEEDS, n).tolist()
+
+
+@cache
+def judged() -> list[tuple[list[int], int]]:
+    """Kept tokens and the number of drafts that held, by seed; the drafts come from q, by the drafter's own noise."""
+    drafts = drawn(Q.log(), "draft")
+    return [accept_rejection(drafts[seed], P, Q, rows_of(seed)) for seed in range(SEEDS)]
+
+
+def statistics(kept: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Chi-square of the first tokens, and of the second ones where there is a second."""
+    counts = torch.zeros(2, VOCAB)
+    for tokens in kept:
+        for j, token in enumerate(tokens[:2]):
+            counts[j, token] += 1
+    return chi_square(counts[0], P[0]), chi_square(counts[1], P[1])
 
 
 def test_the_rule_is_exact() -> None:
-    first, second = outcomes(lambda d, rows: accept_rejection(d, P, Q, rows)[0])
-    assert first < LIMIT
-    assert second < LIMIT
+    first, second = statistics([kept for kept, _ in judged()])
+    assert first < limit(VOCAB - 1)
+    assert second < limit(VOCAB - 1)
 
 
 def test_a_wrong_rule_is_noticed() -> None:
     """Drawing from p instead of the residual after a rejection."""
-
-    def wrong(d: list[int], rows: Sequence[Draw]) -> list[int]:
-        kept, held = accept_rejection(d, P, Q, rows)
-        return kept if held else [int(sample(P[:1].log(), rows[:1], "residual")[0])]
-
-    first, _ = outcomes(wrong)
-    assert first > LIMIT
+    instead = drawn(P[:1].log(), "residual")
+    first, _ = statistics([kept if held else instead[seed] for seed, (kept, held) in enumerate(judged())])
+    assert first > limit(VOCAB - 1)
 
 
 def test_coupled_sampling_is_exact_too() -> None:
-    def coupled(_: list[int], rows: Sequence[Draw]) -> list[int]:
-        guesses = sample(Q.log(), rows[:2])[0].tolist()
-        return accept_coupled(guesses, sample(P.log(), rows)[0].tolist())
-
-    first, second = outcomes(coupled)
-    assert first < LIMIT
-    assert second < LIMIT
+    guesses, targets = drawn(Q.log()), drawn(P.log())
+    first, second = statistics([accept_coupled(g, t) for g, t in zip(guesses, targets)])
+    assert first < limit(VOCAB - 1)
+    assert second < limit(VOCAB - 1)
 
 
 def test_acceptance_is_what_theory_says() -> None:
     """Rejection keeps a first draft with probability sum min(p, q); coupling with at least (1 - d) / (1 + d)."""
-    held = sum(accept_rejection(drafted(s), P, Q, draws(s))[1] > 0 for s in range(SEEDS)) / SEEDS
     overlap = torch.minimum(P[0], Q[0]).sum().item()
-    assert held == pytest.approx(overlap, abs=0.03)
-    same = sum(
-        sample(Q[:1].log(), draws(s)[:1])[0].item() == sample(P[:1].log(), draws(s)[:1])[0].item() for s in range(SEEDS)
-    )
-    assert same / SEEDS > overlap / (2 - overlap) - 0.03
+    assert sum(held > 0 for _, held in judged()) / SEEDS == pytest.approx(overlap, abs=0.03)
+    same = sum(g == t for g, t in zip(drawn(Q[:1].log()), drawn(P[:1].log()))) / SEEDS
+    assert same > overlap / (2 - overlap) - 0.03
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_the_engine_samples_from_its_own_distribution(temperature: float) -> None:
-    """Second token after a fixed prompt over many seeds, against its exact distribution; greedy is the argmax."""
-    many = 600 if temperature else 3
-    settings = {"accept": "rejection", "mtp_varlen": False, "batch": 8, "spec": 2, "ctx": 64}
-    manner = {"temperature": temperature, "top_k": 4, "max_tokens": 2}
-    found = run(engine(tiny(), **settings), [request(f"{i:04}", prompt(8), seed=i, **manner) for i in range(many)])
-    assert sum(r.spec.verified for r in found.results.values()) == 0  # two tokens: the second one has no draft
-    manner["max_tokens"] = 3
-    found = run(engine(tiny(), **settings), [request(f"{i:04}", prompt(8), seed=i, **manner) for i in range(many)])
-    plain = run(
-        engine(tiny(), spec=0, batch=8, ctx=64), [request(f"{i:04}", prompt(8), seed=i, **manner) for i in range(many)]
-    )
-    if temperature == 0:
-        assert found.tokens() == plain.tokens()
-        return
+# ------------------------------------------------------------------ the engine
+
+TOP, MANY = 3, 600
+PROMPT = prompt(8)
+MANNER: dict[str, Any] = {"temperature": 0.9, "top_k": TOP, "frequency_penalty": 1.5, "max_tokens": 4}
+
+
+@cache
+def exact() -> dict[tuple[int, ...], float]:
+    """The probability of every text of three tokens: transformers' logits, processed by hand."""
+    model = reference_model(tiny("dense-attention", agree=1.0))
+    texts: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(3):
+        longer = {}
+        for text, p in texts.items():
+            with torch.inference_mode():
+                logits = model(torch.tensor([[*PROMPT, *text]])).logits[0, -1].tolist()
+            for token, n in Counter(text).items():
+                logits[token] -= 1.5 * n
+            best = sorted(range(len(logits)), key=logits.__getitem__)[-TOP:]
+            shares = torch.tensor([logits[t] / 0.9 for t in best]).softmax(0).tolist()
+            longer.update({(*text, t): p * share for t, share in zip(best, shares)})
+        texts = longer
+    return texts
+
+
+@pytest.mark.parametrize("accept", ["rejection", "coupled"])
+def test_the_engine_samples_its_own_distribution(accept: str) -> None:
+    """Texts over many seeds against their exact probabilities; two drafts a window, wrong and right ones."""
+    e = engine(tiny("dense-attention", agree=1.0), accept=accept, mtp_varlen=False, batch=16, spec=2, ctx=64)
+    found = run(e, [request(f"{seed:04}", PROMPT, seed=seed, **MANNER) for seed in range(MANY)])
+    specs = [r.spec for r in found.results.values()]
+    assert 0.3 < sum(s.accepted for s in specs) / sum(s.verified for s in specs) < 0.95
+    counts = Counter(tuple(tokens[:3]) for tokens in found.tokens())
+    assert counts.keys() <= exact().keys()
+    order = sorted(exact(), key=exact().__getitem__, reverse=True)
+    likely = [text for text in order if exact()[text] * MANY >= 5]
+    pools = [[text] for text in likely[:-1]] + [[likely[-1], *order[len(likely) :]]]  # the rare ones count together
+    p = torch.tensor([sum(exact()[text] for text in pool) for pool in pools])
+    seen = torch.tensor([float(sum(counts[text] for text in pool)) for pool in pools])
+    assert len(pools) > 4
+    assert chi_square(seen, p) < limit(len(pools) - 1)
+
+
+def test_greedy_rejection_is_the_argmax() -> None:
+    requests = [request(str(i), prompt(8 + i, seed=i)) for i in range(4)]
+    found = run(engine(tiny(), accept="rejection", mtp_varlen=False), requests)
+    assert found.tokens() == run(engine(tiny(), spec=0), requests).tokens()
     assert sum(r.spec.accepted for r in found.results.values()) > 0
-    pairs = [tuple(t[:2]) for t in found.tokens()]
-    wanted = [tuple(t[:2]) for t in plain.tokens()]
-    kinds = [k for k in set(wanted) if wanted.count(k) >= 20]
-    # two samples of one distribution: the homogeneity statistic, its limit for that many kinds at about 1 in 1,000
-    statistic = sum((pairs.count(k) - wanted.count(k)) ** 2 / (pairs.count(k) + wanted.count(k)) for k in kinds)
-    assert statistic < len(kinds) + 3.5 * (2 * len(kinds)) ** 0.5 + 5
 
 
 def test_processing_applies_to_both_distributions() -> None:
