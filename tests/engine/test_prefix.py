@@ -1,0 +1,95 @@
+"""A prefix-cache hit is a miss: every length of what is left, every place where an entry may end, any chunking."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from strata_cli.engine.types import Request
+from tests.support.engine import Run, engine, prompt, request, run, tiny
+
+SHAPE = "one-of-each"
+STEM = prompt(64, seed=3)
+
+
+def tail(n: int) -> Request:
+    """64 tokens that are known, and n that are not; the sampled ones with penalties."""
+    manner: dict[str, Any] = {"temperature": 0.8, "repetition_penalty": 1.2, "presence_penalty": 0.3} if n % 2 else {}
+    return request(str(n), STEM + prompt(n, seed=100 + n), max_tokens=7, seed=n, **manner)
+
+
+@cache
+def missed() -> Run:
+    return run(engine(tiny(SHAPE), spec=0, prefix_cache=False), [tail(n) for n in range(1, 131)])
+
+
+@pytest.mark.parametrize("settings", [{"mtp_varlen": False}, {"batch": 1, "prefill_chunk": 64}, {"spec": 0}], ids=str)
+def test_every_tail(settings: dict[str, Any]) -> None:
+    """1 token left to compute (there is always one) to 130; the entry's own prompt is of every length too."""
+    e = engine(tiny(SHAPE), **settings)
+    run(e, [request("first", [*STEM, 5], max_tokens=3)])
+    found = run(e, [tail(n) for n in range(1, 131)])
+    assert {r.cached_tokens for r in found.results.values()} == {64}
+    assert sum(sum(r.prompt) for r in found.records) == sum(range(1, 131))
+    assert found.tokens() == missed().tokens()
+    assert found.bits() == missed().bits()
+
+
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 66, 127, 128, 129, 192, 193])
+def test_the_same_prompt_again(length: int) -> None:
+    """What is left is what follows the last multiple of 64 that leaves a token."""
+    e = engine(tiny(SHAPE), mtp_varlen=False)
+    first = run(e, [request("x", prompt(length), temperature=1.0)])
+    again = run(e, [request("x", prompt(length), temperature=1.0)])
+    assert again.results["x"].cached_tokens == (length - 1) // 64 * 64
+    assert sum(sum(r.prompt) for r in again.records) == length - (length - 1) // 64 * 64
+    assert (again.tokens(), again.bits(), again.drafting()) == (first.tokens(), first.bits(), first.drafting())
+
+
+def test_places_of_a_long_prompt() -> None:
+    """Entries end before the newest turn, at sparse places between, and at the end; another text leaves at each."""
+    text = prompt(1300, seed=8)
+    e = engine(tiny(SHAPE), mtp_varlen=False, prefill_chunk=200, max_batched_tokens=300, ctx=2048)
+    long = request("long", text, max_tokens=3)
+    run(e, [Request("long", text, long.params, None, 900)])
+    for shared, known in ((1290, 1280), (1100, 1024), (950, 896), (890, 512), (511, 0)):
+        other = [*text[:shared], (text[shared] + 1) % 131, *prompt(20, seed=shared)]
+        hit = run(e, [request("x", other, temperature=0.7)])
+        assert hit.results["x"].cached_tokens == known
+        miss = run(engine(tiny(SHAPE), spec=0, prefix_cache=False, ctx=2048), [request("x", other, temperature=0.7)])
+        assert (hit.tokens(), hit.bits()) == (miss.tokens(), miss.bits())
+
+
+@pytest.mark.parametrize("chunk", [64, 65, 127, 128, 200, 320, 512])
+@pytest.mark.parametrize("budget", [64, 100, 300, 1024])
+def test_any_chunk_and_budget(chunk: int, budget: int) -> None:
+    e = engine(tiny(SHAPE), mtp_varlen=False, prefill_chunk=chunk, max_batched_tokens=budget)
+    found = run(e, chunked())
+    assert all(sum(r.prompt) <= budget and max(r.prompt) <= chunk for r in found.records)
+    assert (found.tokens(), found.bits()) == (whole().tokens(), whole().bits())
+
+
+def chunked() -> list[Request]:
+    return [request(str(n), prompt(n, seed=n), max_tokens=5, temperature=n % 2) for n in (300, 64, 129, 5, 210)]
+
+
+@cache
+def whole() -> Run:
+    return run(engine(tiny(SHAPE), batch=1, spec=0, prefix_cache=False), chunked())
+
+
+def test_an_entry_outlives_its_donor_and_its_readers() -> None:
+    """Evicted while a hit still reads its pages: they stay until the last reader leaves."""
+    e = engine(tiny(SHAPE), mtp_varlen=False)
+    run(e, [request("first", [*STEM, 5], max_tokens=3)])
+
+    def between(e: Any, window: int) -> None:
+        if window == 2:
+            while e.prefix.evict():
+                pass
+            e.submit(request("other", prompt(130, seed=77)))
+
+    found = run(e, [tail(9)], between)
+    assert found.results["9"].cached_tokens == 64
+    assert found.tokens("9") == missed().tokens("9")
+    assert found.bits("9") == missed().bits("9")
