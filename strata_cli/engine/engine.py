@@ -340,8 +340,8 @@ class Engine:
         self._observe(seen)
         for part in window.busy:
             if part.capture and self.prefix is not None and hidden is not None:
-                rows = hidden[part.row : part.row + part.read] if self.chain_off is None else None
-                self.prefix.keep(part.slot.index, part.slot.request.prompt, part.capture, part.read, rows)
+                shown = hidden[part.row : part.row + part.read] if self.chain_off is None else None
+                self.prefix.keep(part.slot.index, part.slot.request.prompt, part.capture, part.read, shown)
         window.ms["commit"] += (self.clock() - begun) * 1000
         if outcomes:
             self._learn(window, outcomes)
