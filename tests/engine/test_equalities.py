@@ -114,9 +114,9 @@ def test_four_copies_give_one_answer(temperature: float) -> None:
     assert found.bits() == found.bits("0") * 4
 
 
-@pytest.mark.parametrize("tail", [1, 2, 3, 15, 16, 17, 40, 63, 64, 65, 130])
+@pytest.mark.parametrize("tail", [1, 17, 64, 130])
 def test_a_prefix_hit_is_a_miss(tail: int) -> None:
-    """Every tail length, with and without drafts; only the tail is computed."""
+    """Only what follows the entry is computed; drafts and their acceptance are the same too."""
     shared, whole = prompt(128, seed=3), prompt(128, seed=3) + prompt(tail, seed=tail)
     warm = engine(tiny(), mtp_varlen=False)
     run(warm, [request("first", [*shared, 5], max_tokens=6)])

@@ -66,16 +66,17 @@ def test_any_chunk_and_budget(chunk: int, budget: int) -> None:
     e = engine(tiny(SHAPE), mtp_varlen=False, prefill_chunk=chunk, max_batched_tokens=budget)
     found = run(e, chunked())
     assert all(sum(r.prompt) <= budget and max(r.prompt) <= chunk for r in found.records)
-    assert (found.tokens(), found.bits()) == (whole().tokens(), whole().bits())
+    assert (found.tokens(), found.bits()) == (whole(0).tokens(), whole(0).bits())
+    assert found.drafting() == whole(4).drafting()  # the head has read every chunk
 
 
 def chunked() -> list[Request]:
-    return [request(str(n), prompt(n, seed=n), max_tokens=5, temperature=n % 2) for n in (300, 64, 129, 5, 210)]
+    return [request(str(n), prompt(n, seed=n), max_tokens=9, temperature=n % 2) for n in (300, 64, 129, 5, 210)]
 
 
 @cache
-def whole() -> Run:
-    return run(engine(tiny(SHAPE), batch=1, spec=0, prefix_cache=False), chunked())
+def whole(spec: int) -> Run:
+    return run(engine(tiny(SHAPE), batch=1, spec=spec, prefix_cache=False, mtp_varlen=False), chunked())
 
 
 def test_an_entry_outlives_its_donor_and_its_readers() -> None:

@@ -1,0 +1,153 @@
+"""Windows of decode rows and chains of several slots at once, against transformers with its own cache."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache, MtpCache
+
+from strata_cli.config import SamplingParams
+from strata_cli.engine.drafters import Wish
+from strata_cli.engine.engine import Engine
+from strata_cli.engine.sampling import Draw
+from strata_cli.model.rows import Segment
+from tests.support.engine import engine, prompt, request, tiny
+from tests.support.tiny import SHAPES, reference_model, reference_mtp
+
+GREEDY = SamplingParams(temperature=0.0)
+LENGTHS = (2, 67, 130)
+
+
+@pytest.fixture(autouse=True)
+def no_grad() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@cache
+def oracle(shape: str) -> tuple[Any, Any]:
+    model = reference_model(tiny(shape))
+    return model, reference_mtp(model)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_of_decode_windows(shape: str) -> None:
+    """Three slots, drafts right and wrong, one sits out: every kept row's logits are those of cached decoding."""
+    model, _ = oracle(shape)
+    e = engine(tiny(shape), batch=3, spec=4, ctx=256, mtp_varlen=False)
+    texts = [prompt(n + 20, seed=n) for n in LENGTHS]
+    for slot, n in enumerate(LENGTHS):
+        assert e.cache.reserve(slot, n + 25)
+        e.runner.forward([Segment(slot, 0, texts[slot][:n], True)])
+        e.cache.advance(slot, n)
+    found: list[list[Tensor]] = [[], [], []]
+    for shares in ([(5, 3), (1, 1), (4, 4)], [(1, 1), None, (3, 1)], [(5, 5), (5, 2), None], [(1, 1), (4, 1), (2, 2)]):
+        segments = []
+        for slot, share in enumerate(shares):
+            if share is not None:
+                at, (L, keeps) = e.cache.lengths[slot], share
+                wrong = [(t + 1) % 131 for t in texts[slot][at + keeps : at + L]]
+                segments.append(Segment(slot, at, [*texts[slot][at : at + keeps], *wrong]))
+        rows, hidden = e.runner.forward(segments)
+        for segment, start in zip(segments, rows.starts):
+            keeps = shares[segment.slot][1]
+            found[segment.slot] += e.runner.logits(hidden, range(start, start + keeps)).unbind()
+            e.cache.commit(segment.slot, keeps)
+    for slot, n in enumerate(LENGTHS):
+        own = DynamicCache(config=model.config)
+        model(torch.tensor([texts[slot][:n]]), past_key_values=own, use_cache=True)
+        assert len(found[slot]) == [10, 4, 7][slot]
+        for j, row in enumerate(found[slot]):
+            token = torch.tensor([[texts[slot][n + j]]])
+            expected = model(token, past_key_values=own, use_cache=True).logits[0, -1]
+            assert (row - expected).abs().max() < 2e-4
+
+
+def chain(shape: str, tokens: list[int], prompt_rows: int, depth: int) -> tuple[list[Tensor], list[int]]:
+    """MtpModel over `tokens`, then on its own output: hidden rows of each step and the greedy drafts."""
+    model, mtp = oracle(shape)
+    hidden = model.model(torch.tensor([tokens[:-1]])).last_hidden_state
+    own = MtpCache(config=model.config.get_mtp_config())
+    n = len(tokens) - 1
+    rows = mtp.forward_layer(0, hidden, torch.arange(n)[None], own, input_ids=torch.tensor([tokens[1:]]))
+    steps, drafts = [rows[0, prompt_rows - 1 :]], []
+    last = rows[:, -1:]
+    for step in range(depth):
+        token = mtp.shared_head(last[:, -1]).argmax(-1, keepdim=True)
+        drafts.append(int(token))
+        last = mtp.forward_layer(0, last, torch.tensor([[n + step]]), own, input_ids=token)
+        steps.append(last[0])
+    return steps, drafts
+
+
+def prefilled(shape: str) -> Engine:
+    """Three prompts read in one window, their first tokens drawn."""
+    e = engine(tiny(shape), batch=4, spec=4, ctx=256, mtp_varlen=False)
+    for n in LENGTHS:
+        e.submit(request(str(n), prompt(n, seed=n)))
+    e.step()
+    return e
+
+
+def wishes(e: Engine, depths: list[int]) -> list[Wish]:
+    draw = lambda position, drafts: Draw(GREEDY, 0, position)  # noqa: E731
+    return [Wish(i, depth, s.tokens, draw) for i, (s, depth) in enumerate(zip(e.seats, depths)) if s is not None]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_chains_of_several_slots_at_once(shape: str) -> None:
+    """Each for its own number of steps: drafts and the head's rows, first pass and own output, are MtpModel's."""
+    e = prefilled(shape)
+    passes: list[tuple[list[Segment], list[int], Tensor]] = []
+    forward = e.runner.head_forward
+
+    def noted(segments: Any, hidden: Tensor) -> Any:
+        rows, out = forward(segments, hidden)
+        passes.append((list(segments), rows.starts, out))
+        return rows, out
+
+    e.runner.head_forward = noted  # type: ignore[method-assign]
+    found = e.drafters["mtp"].propose(wishes(e, [4, 1, 3]), lambda *_: True)
+    assert len(passes) == 4  # one pass a step, whatever the number of slots
+    for slot, (n, depth) in enumerate(zip(LENGTHS, (4, 1, 3))):
+        text = e.seats[slot].tokens  # type: ignore[union-attr]
+        steps, drafts = chain(shape, text, n, depth)
+        assert found[slot].tokens == drafts
+        own = [
+            out[start + len(s.tokens) - 1]
+            for segments, starts, out in passes
+            for s, start in zip(segments, starts)
+            if s.slot == slot
+        ]
+        assert len(own) == depth
+        assert all((a - b[-1]).abs().max() < 1e-4 for a, b in zip(own, steps))
+
+
+def test_a_longer_chain_begins_like_a_shorter_one() -> None:
+    """Whatever the depth, position 1 is drafted alike: the peers' acceptance fell with the length asked for."""
+    e = prefilled("plain")
+    whole = e.drafters["mtp"].propose(wishes(e, [4, 4, 4]), lambda *_: True)
+    for depth in range(1, 4):
+        e = prefilled("plain")
+        shorter = e.drafters["mtp"].propose(wishes(e, [depth] * 3), lambda *_: True)
+        assert all(shorter[i].tokens == whole[i].tokens[:depth] for i in range(3))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_prompt_rows_of_the_head(shape: str) -> None:
+    """Keys and values of the whole prompt are in the head's cache: a chain long after sees every one of them."""
+    model, mtp = oracle(shape)
+    e = prefilled(shape)
+    kv, layer = e.cache.kv, e.runner.head.kv_layer  # type: ignore[union-attr]
+    for slot, n in enumerate(LENGTHS):
+        text = e.seats[slot].tokens  # type: ignore[union-attr]
+        own = MtpCache(config=model.config.get_mtp_config())
+        hidden = model.model(torch.tensor([text[: n - 1]])).last_hidden_state
+        mtp.forward_layer(0, hidden, torch.arange(1, n)[None], own, input_ids=torch.tensor([text[1:n]]))
+        values = own.layers[0].values[0].transpose(0, 1)  # [n - 1, G, D]
+        places = [kv.owned[slot][i // 64] * 64 + i % 64 for i in range(1, n)]
+        mine = kv.v[layer].view(-1, *kv.v.shape[3:])[places]
+        assert (mine - values).abs().max() < 1e-4
