@@ -134,21 +134,39 @@ def test_masked_ids_are_never_drawn() -> None:
 # ------------------------------------------------------------------ noise
 
 
-def plain_philox(seed: int, token: int, position: int, purpose: int) -> int:
-    """Philox4x32-10 on Python integers."""
-    counter, key = [token, position, purpose, 0], [seed & 0xFFFFFFFF, seed >> 32]
+def plain_rounds(counter: list[int], key: list[int]) -> list[int]:
+    """Philox4x32-10 on Python integers: all four output words."""
     for _ in range(10):
         a, b = counter[0] * 0xD2511F53, counter[2] * 0xCD9E8D57
         counter = [(b >> 32) ^ counter[1] ^ key[0], b & 0xFFFFFFFF, (a >> 32) ^ counter[3] ^ key[1], a & 0xFFFFFFFF]
         key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
-    return counter[0]
+    return counter
+
+
+def plain_philox(seed: int, token: int, position: int, purpose: int) -> int:
+    return plain_rounds([token, position, purpose, 0], [seed & 0xFFFFFFFF, seed >> 32])[0]
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "words"),
+    [
+        ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+)
+def test_published_answers(counter: str, key: str, words: str) -> None:
+    """The three known-answer vectors of the Random123 library, for the plain form that the tensors are held against."""
+
+    def numbers(line: str) -> list[int]:
+        return [int(word, 16) for word in line.split()]
+
+    assert plain_rounds(numbers(counter), numbers(key)) == numbers(words)
 
 
 def test_philox_known_answer() -> None:
-    """The published vector of the Random123 library for counter 0 and key 0."""
     zero = torch.zeros(1, dtype=torch.int64)
     assert philox(zero, zero, zero, 0).item() == 0x6627E8D5
-    assert plain_philox(0, 0, 0, 0) == 0x6627E8D5
 
 
 def test_philox_is_plain_integer_arithmetic() -> None:
