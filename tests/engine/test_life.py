@@ -8,7 +8,7 @@ import torch
 
 from strata_cli.config import SamplingParams
 from strata_cli.engine.engine import Engine
-from strata_cli.engine.types import Request, Started
+from strata_cli.engine.types import Finished, Request, Started, Tokens
 from strata_cli.errors import UsageError
 from tests.support.engine import engine, prompt, request, run, tiny
 
@@ -272,6 +272,41 @@ def test_records_are_what_section_8_says() -> None:
     timings = [r.timings for r in found.results.values()]
     assert all(0 <= t.queue_ms <= t.ttft_ms <= t.total_ms for t in timings)
     assert all(t.ttft_ms == pytest.approx(t.queue_ms + t.prefill_ms) for t in timings)
+
+
+def test_timings_are_those_at_which_tokens_left() -> None:
+    """A clock that ticks once a window; three requests, two seats, one of them cancelled."""
+    e, now = engine(tiny(), batch=2, mtp_varlen=False), [10.0]
+    e.clock = lambda: now[0]
+    left: dict[str, list[tuple[float, int]]] = {str(i): [] for i in range(3)}
+    entered, ended = {}, {}
+    for i in range(3):
+        e.submit(request(str(i), prompt(30 + i)))
+        now[0] += 0.25
+    while e.has_work:
+        now[0] += 1
+        if now[0] > 16:
+            e.cancel("1")
+        for event in e.step():
+            if isinstance(event, Started):
+                entered[event.request_id] = now[0]
+            elif isinstance(event, Tokens):
+                left[event.request_id].append((now[0], len(event.token_ids)))
+            elif isinstance(event, Finished):
+                ended[event.request_id] = now[0], event.result
+    for i, (end, result) in ended.items():
+        t, submitted = result.timings, 10 + 0.25 * int(i)
+        (first, _), (last, _) = left[i][0], left[i][-1]
+        assert t.queue_ms == pytest.approx(1000 * (entered[i] - submitted))
+        assert t.ttft_ms == pytest.approx(1000 * (first - submitted))
+        assert t.prefill_ms == pytest.approx(1000 * (first - entered[i]))
+        assert t.decode_ms == pytest.approx(1000 * (last - first))
+        assert t.total_ms == pytest.approx(1000 * (end - submitted))
+        tokens = sum(n for _, n in left[i])
+        assert tokens == len(result.token_ids)
+        assert t.decode_tok_s == pytest.approx((tokens - 1) / (last - first))
+    assert ended["1"][1].finish_reason == "cancelled"
+    assert ended["2"][1].timings.queue_ms > 1000  # it waited for a seat
 
 
 def test_log_probabilities_come_from_the_tokens_own_row() -> None:

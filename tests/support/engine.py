@@ -92,12 +92,31 @@ def run(
         if between is not None:
             between(engine, len(found.records))
         assert len(found.records) < limit, "the engine does not come to an end"
-    for request_id, result in found.results.items():  # holds in every test run
-        kept = sum(k for r in found.records for i, k in zip(r.request, r.keeps) if i == request_id)
-        assert kept == len(result.token_ids), request_id
+    for request_id, result in found.results.items():
+        add_up(result, found.records)
         # a request that ended inside a window saw rows behind its end; they were never committed
         del found.hashes.get(request_id, [])[len(result.token_ids) :]
     return found
+
+
+def add_up(result: Result, records: Sequence[StepRecord]) -> None:
+    """What a result says of itself is the sum of what its windows say. Holds in every test run."""
+    sums: Counter[str] = Counter()
+    for r in records:
+        if result.request_id in r.request:
+            i = r.request.index(result.request_id)
+            counts = {"keeps": r.keeps[i], "windows": int(r.L[i] > 0), "drafted": max(r.L[i] - 1, 0)}
+            sums.update({**counts, "verified": r.drafted_by[i], "accepted": r.accepted_by[i]})
+            sums["first"] += r.keeps[i] if not r.L[i] else 0
+    spec = result.spec
+    assert sums["keeps"] == len(result.token_ids)
+    assert sums["keeps"] - sums["first"] == spec.keeps
+    assert (sums["verified"], sums["accepted"]) == (spec.verified, spec.accepted)
+    assert (sum(spec.verified_at), sum(spec.accepted_at)) == (spec.verified, spec.accepted)
+    assert all(a <= r <= v for a, r, v in zip(spec.accepted_at, spec.reached_at, spec.verified_at, strict=True))
+    assert all(reached <= before for reached, before in zip(spec.reached_at[1:], spec.accepted_at))
+    if result.error is None:  # a window that failed its request is none of its windows
+        assert (sums["windows"], sums["drafted"]) == (spec.windows, spec.drafted)
 
 
 def prompt(length: int, seed: int = 0, vocab: int = 131) -> list[int]:
