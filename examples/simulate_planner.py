@@ -99,13 +99,11 @@ class Run:
         drafters, depth, made = len(going), 0, 0
         while going:
             depth, made = depth + 1, made + len(going)
-            p = {slot: world.chance(self.seated[slot], depth - 1) if world.confidence else None for slot in going}
-            with self.planning():
-                stop = isinstance(policy, Planner) and {
-                    s for s in going if not policy.keep_drafting(s, depth - 1, p[s])
-                }
             for slot in list(going):
-                if stop and slot in stop:
+                p = world.chance(self.seated[slot], depth - 1) if world.confidence else None
+                with self.planning():
+                    stops = isinstance(policy, Planner) and not policy.keep_drafting(slot, depth - 1, p)
+                if stops:
                     del going[slot]
                     continue
                 taken[slot] = depth + 1

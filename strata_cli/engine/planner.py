@@ -69,31 +69,7 @@ class _Memory:
         self.alive = 1.0  # survival of this window's drafts so far, by their own probabilities
         self.dropped: float | None = None  # chance given to a draft that was dropped
         self.planned = 0
-        self.per_ms = 0.0  # tokens that a ms of this window must be worth to the slot
-
-
-class _Chains:
-    """The chains of the window being drafted, for the price of going on with one of them.
-
-    Rows are padded: ending one chain may save nothing by itself, but a whole bucket together with others. So a row
-    costs the mean of what it adds to the window as it stands and of what its rows cost on average; in the simulator
-    either of them alone loses up to 4 %.
-    """
-
-    def __init__(self, L: Sequence[int], cost: WindowCost):
-        self.cost, self.rows, self.going = cost, sum(L), sum(n > 1 for n in L)
-        drafts = self.rows - len(L)
-        self.row_ms = (cost.verify[self.rows] - cost.verify[len(L)]) / drafts if drafts else 0.0  # on average
-
-    def ms(self, kept: int, rest: int) -> float:
-        """Time for `kept` of the `rest` drafts left in a chain, the first of which is made already."""
-        without = self.rows - rest
-        rows_ms = self.cost.verify[without + kept] - self.cost.verify[without] + kept * self.row_ms
-        return rows_ms / 2 + (kept - 1) * (self.cost.draft + self.cost.step / max(1, self.going))
-
-    def end(self, unused: int) -> None:
-        """A chain is over; `unused` of its rows are not taken."""
-        self.rows, self.going = self.rows - unused, self.going - 1
+        self.row_price = self.step_price = 0.0  # tokens that one more row, one more draft must be worth
 
 
 class Planner:
@@ -127,7 +103,6 @@ class Planner:
         self._window = 0
         self._turn = 0
         self._slots = [_Memory(spec, 0) for _ in range(batch)]
-        self._chains = _Chains([1], self.steptime.cost())
 
     def start(self, slot: int) -> None:
         """A new request took the slot."""
@@ -153,27 +128,22 @@ class Planner:
         """Whether the draft just made, after `depth` others of its chain, is worth going on with.
 
         False drops it and ends the slot's chain. Its survival is known better now that the drafter's probability of it
-        is (None: nothing new, the plan stands). Going on pays if this draft, alone or with some of those planned after
-        it, yields more than its time would yield otherwise.
+        is (None: nothing new, the plan stands). Going on pays if this row, and the next one if the plan goes on, yield
+        more than the time they take.
         """
-        memory, chains = self._slots[slot], self._chains
+        memory = self._slots[slot]
         memory.probabilities.append(probability)
         if probability is None or not self.varlen or memory.probe:
             return True
-        chance, rest = self.acceptance.sharpened(probability), memory.planned - depth
-        memory.alive *= chance
-        alive = gain = memory.alive
-        kept = 1
-        while gain < memory.per_ms * chains.ms(kept, rest):
-            if kept == rest:
-                memory.dropped = chance
-                chains.end(rest)
-                return False
-            kept += 1
-            alive *= self.acceptance.conditional(slot, depth + kept)
-            gain += alive
-        if rest == 1:
-            chains.end(0)
+        before = memory.alive
+        memory.alive *= self.acceptance.sharpened(probability)
+        gain, price = memory.alive, memory.row_price
+        if depth + 1 < memory.planned:
+            gain += memory.alive * self.acceptance.conditional(slot, depth + 2)
+            price += memory.row_price + memory.step_price
+        if gain < price:
+            memory.dropped = memory.alive / before
+            return False
         return True
 
     def record(
@@ -241,8 +211,7 @@ class Planner:
         for v, n in zip(taking, plan.L):
             self._slots[v.slot].last = v.request, n
         L = self._measure(taking, survivals, cost) or self._probe(taking, plan, survivals, cost)
-        self._chains = _Chains(L, cost)
-        self._set_rates(taking, survivals, L, cost)
+        self._set_prices(taking, survivals, L, cost)
         return {i: Choice(n, self._reason(taking, k, n, plan, survivals, cost)) for k, (i, n) in enumerate(zip(at, L))}
 
     def _plan(self, taking: Sequence[SlotView], survivals: list[list[float]], cost: WindowCost) -> Plan:
@@ -360,14 +329,18 @@ class Planner:
                 return set(open_[:count])
         return set()
 
-    def _set_rates(
+    def _set_prices(
         self, taking: Sequence[SlotView], survivals: Sequence[Sequence[float]], L: Sequence[int], cost: WindowCost
     ) -> None:
-        """What a ms must yield in tokens, at this window's rate, for `keep_drafting`."""
+        """What one more row and one more draft must yield in tokens, at this window's rate, for `keep_drafting`."""
         plan = evaluate(L, survivals, cost, self.fair)
+        rows, slots = sum(L), len(L)
+        row_ms = (cost.verify[rows] - cost.verify[slots]) / (rows - slots) if rows > slots else 0.0
+        step_ms = cost.draft + cost.step / max(1, sum(n > 1 for n in L))
         for v, s, n in zip(taking, survivals, L):
-            tokens = plan.tokens if self.fair == "total" else len(L) * (1.0 + sum(s[: n - 1]))
-            self._slots[v.slot].per_ms = tokens / plan.ms
+            rate = plan.tokens if self.fair == "total" else slots * (1.0 + sum(s[: n - 1]))
+            memory = self._slots[v.slot]
+            memory.row_price, memory.step_price = rate / plan.ms * row_ms, rate / plan.ms * step_ms
 
     def _reason(
         self,

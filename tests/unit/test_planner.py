@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_cli.engine.planner import PROBE_MOST, STAY, Choice, Outcome, Planner, SlotView, _Chains
-from strata_cli.engine.steptime import WindowCost
+from strata_cli.engine.planner import PROBE_MOST, STAY, Choice, Outcome, Planner, SlotView
 from strata_cli.engine.window import evaluate
 
 
@@ -310,18 +309,6 @@ def test_a_chain_stops_when_the_next_draft_no_longer_pays() -> None:
     assert planner.keep_drafting(0, 0, 0.99)
     planner.choose(bench.views())
     assert not planner.keep_drafting(0, 0, 0.02)
-
-
-def test_ending_a_chain_is_worth_more_when_a_bucket_of_rows_goes_with_it() -> None:
-    """Two slots, L 5 and 5: 10 rows in buckets of 8, of which one is saved when a chain leaves 8 rows or fewer."""
-    cost = WindowCost([0.0] + [10.0] * 8 + [20.0] * 8, step=1.0)
-    chains = _Chains([5, 5], cost)
-    average = 10.0 / 8
-    assert chains.ms(1, 1) == pytest.approx(average / 2), "9 rows fill the same bucket as 10"
-    assert chains.ms(1, 2) == pytest.approx((10 + average) / 2), "9 rows instead of 8"
-    assert chains.ms(2, 2) == pytest.approx((10 + 2 * average) / 2 + 1.0 / 2), "and half a step, which both pay"
-    chains.end(2)
-    assert chains.ms(2, 2) == pytest.approx(2 * average / 2 + 1.0), "8 rows or 6: one bucket; the step is paid alone"
 
 
 def test_stopping_early_does_not_make_the_estimates_rosy() -> None:

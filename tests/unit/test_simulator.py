@@ -67,19 +67,6 @@ def test_telling_probabilities_help(sim: ModuleType, monkeypatch: pytest.MonkeyP
     assert stopping > 1.01 * rates(sim, *case)["plan_rows"]
 
 
-def test_stopping_chains_early_loses_nothing_where_padding_makes_rows_free(
-    sim: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Row tiles of 8 and a dear chain step, as small models on a CPU have: a chain that ends alone saves nothing."""
-    curve = tmp_path / "tiles.json"
-    curve.write_text(json.dumps({"verify_ms": {"8": 17, "16": 21.5, "24": 27}, "step_ms": 4}))
-    case = ["--workload", "changing", "--curve", str(curve), "--confidence", "4", "--rows", "20", "--spec", "4"]
-    monkeypatch.setattr("simulation.workload.DOMAINS", (0.9, 0.75, 0.9, 0.8))
-    stopping = rates(sim, *case)["plan_rows"]
-    monkeypatch.setattr(sim.Planner, "keep_drafting", lambda self, slot, depth, probability: True)
-    assert stopping > 0.99 * rates(sim, *case)["plan_rows"]
-
-
 def test_prints_a_table(sim: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert sim.main(["--tokens", "300", "--warmup", "100", "--arrivals", "poisson", "--requests", "10"]) == 0
     out = capsys.readouterr().out
