@@ -88,7 +88,7 @@ class Engine:
             raise UsageError(
                 f"request {request.id}: spec {params.spec} is above the engine's {self.config.spec}", "raise --spec"
             )
-        if bad := [t for t in request.prompt if not 0 <= t < self.runner.model.vocab]:
+        if bad := [t for t in (*request.prompt, *dict(params.logit_bias)) if not 0 <= t < self.runner.model.vocab]:
             raise UsageError(
                 f"request {request.id}: token id {bad[0]} is not in the vocabulary of {self.runner.model.vocab}"
             )
