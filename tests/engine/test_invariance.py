@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from strata_cli.config import EngineConfig
 from strata_cli.demo import model_path
+from strata_cli.engine.build import assemble
+from strata_cli.model import layers
 from strata_cli.model.rows import Segment
-from tests.support.engine import Run, engine, loaded, prompt, request, run, tiny
+from strata_cli.model.weights.safetensors import open_checkpoint
+from tests.support.engine import CPU, Run, engine, loaded, prompt, request, run, tiny
 
 MODELS = ["plain", "dense-attention", "wide", "one-of-each", "demo"]
 SLOTS, CONTEXT = 4, 70
@@ -72,6 +76,30 @@ def test_rows_in_any_window(model: str, threads: int) -> None:
             assert torch.equal(logits, expected[: len(logits)]), [(s.slot, len(s.tokens), s.certain) for s in window]
     # rows do not know whether they are a prompt's or wait for a verdict
     assert all(torch.equal(a, r[:8]) for a, r in zip(alone, read))
+
+
+@pytest.mark.parametrize("model", ["plain", "dense-attention"])
+def test_rows_of_experts_one_by_one(model: str, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    """As a large model has it: each expert with the rows that are routed to it, in whatever order they come."""
+    monkeypatch.setattr(layers, "ALL_EXPERTS_WIDTH", 0)
+    test_rows_in_any_window(model, threads)
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "float16"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounded_weights_and_keys(dtype: torch.dtype, kv_dtype: str) -> None:
+    """Rows of a window see keys, values and inputs as the cache holds them, rounded; so do the windows after it."""
+    config, _ = loaded(tiny())
+    weights = open_checkpoint(tiny()).load(config, dtype, CPU)
+    requests = [request(str(i), prompt(9 + 40 * i, seed=i), temperature=0.5 * i) for i in range(4)]
+
+    def run_with(**settings: Any) -> Run:
+        settings = {"kv_dtype": kv_dtype, "mtp_varlen": False, **settings}
+        return run(assemble(weights, config, EngineConfig(**settings), (), CPU), requests)
+
+    found, alone = run_with(), run_with(batch=1, spec=0, prefix_cache=False)
+    assert (found.tokens(), found.bits()) == (alone.tokens(), alone.bits())
+    assert sum(r.spec.accepted for r in found.results.values()) > 0
 
 
 def text(e: Any, temperature: float) -> Run:

@@ -88,6 +88,8 @@ def test_what_cannot_be_honoured_is_refused(params: dict[str, Any]) -> None:
 def test_token_ids_outside_the_vocabulary_are_refused() -> None:
     with pytest.raises(UsageError, match="token id 999"):
         engine(tiny()).submit(request("0", [5, 999]))
+    with pytest.raises(UsageError, match="token id 320"):
+        engine(tiny()).submit(request("0", [5], logit_bias=((7, 1.0), (320, 1.0))))
 
 
 def test_a_request_fails_alone() -> None:

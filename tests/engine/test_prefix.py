@@ -4,6 +4,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 
 from strata_cli.engine.types import Request
 from tests.support.engine import Run, engine, prompt, request, run, tiny
@@ -44,6 +45,30 @@ def test_the_same_prompt_again(length: int) -> None:
     assert again.results["x"].cached_tokens == (length - 1) // 64 * 64
     assert sum(sum(r.prompt) for r in again.records) == length - (length - 1) // 64 * 64
     assert (again.tokens(), again.bits(), again.drafting()) == (first.tokens(), first.bits(), first.drafting())
+
+
+@pytest.mark.parametrize("shape", ["plain", "dense-attention"])
+def test_the_slot_of_a_hit_holds_what_that_of_a_miss_does(shape: str) -> None:
+    """Keys and values of every layer, the draft head's too (drafts would hardly tell), and the recurrent state."""
+
+    def holds(warm: bool) -> tuple[Any, ...]:
+        e = engine(tiny(shape), mtp_varlen=False)
+        if warm:
+            run(e, [request("first", [*STEM, 5], max_tokens=3)])
+        e.submit(tail(70))
+        for _ in range(2):
+            e.step()
+        assert e.seats[0] is not None and e.seats[0].cached_tokens == (64 if warm else 0)
+        n, kv = e.cache.lengths[0], e.cache.kv
+        places = [kv.owned[0][i // 64] * 64 + i % 64 for i in range(1, n)]
+        rows = [pool.flatten(1, 2)[:, places] for pool in (kv.k, kv.v)]
+        seen = n - sum(map(len, e.drafters["mtp"].waiting[0]))  # what waits is not in the head yet
+        state = e.cache.recurrent.snapshot(0)
+        own = e.runner.head.kv_layer  # type: ignore[union-attr]
+        return n, seen, rows[0][:own], rows[1][:own], rows[0][own, :seen], rows[1][own, :seen], state.state, state.conv
+
+    for hit, miss in zip(holds(True), holds(False), strict=True):
+        assert torch.equal(torch.as_tensor(hit), torch.as_tensor(miss))
 
 
 def test_places_of_a_long_prompt() -> None:
