@@ -1,7 +1,7 @@
 """Windows of decode rows and chains of several slots at once, against transformers with its own cache."""
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from transformers.cache_utils import DynamicCache, MtpCache
 from strata_cli.config import SamplingParams
 from strata_cli.engine.drafters import Wish
 from strata_cli.engine.engine import Engine
-from strata_cli.engine.sampling import Draw
+from strata_cli.engine.sampling import Draw, sample
 from strata_cli.model.rows import Segment
 from tests.support.engine import engine, prompt, request, tiny
 from tests.support.tiny import SHAPES, reference_model, reference_mtp
@@ -66,19 +66,26 @@ def test_logits_of_decode_windows(shape: str) -> None:
             assert (row - expected).abs().max() < 2e-4
 
 
-def chain(shape: str, tokens: list[int], prompt_rows: int, depth: int) -> tuple[list[Tensor], list[int]]:
-    """MtpModel over `tokens`, then on its own output: hidden rows of each step and the greedy drafts."""
+Pick = Callable[[Tensor, list[int]], int]  # (logits [V], drafts so far) -> the next draft
+
+
+def chain(
+    shape: str, tokens: list[int], prompt_rows: int, depth: int, pick: Pick | None = None
+) -> tuple[list[Tensor], list[int]]:
+    """MtpModel over `tokens`, then on its own output: hidden rows of each step and the drafts, greedy ones without
+    `pick`.
+    """
     model, mtp = oracle(shape)
     hidden = model.model(torch.tensor([tokens[:-1]])).last_hidden_state
     own = MtpCache(config=model.config.get_mtp_config())
     n = len(tokens) - 1
     rows = mtp.forward_layer(0, hidden, torch.arange(n)[None], own, input_ids=torch.tensor([tokens[1:]]))
-    steps, drafts = [rows[0, prompt_rows - 1 :]], []
+    steps, drafts = [rows[0, prompt_rows - 1 :]], list[int]()
     last = rows[:, -1:]
     for step in range(depth):
-        token = mtp.shared_head(last[:, -1]).argmax(-1, keepdim=True)
-        drafts.append(int(token))
-        last = mtp.forward_layer(0, last, torch.tensor([[n + step]]), own, input_ids=token)
+        logits = mtp.shared_head(last[:, -1])[0]
+        drafts.append(int(logits.argmax()) if pick is None else pick(logits, drafts))
+        last = mtp.forward_layer(0, last, torch.tensor([[n + step]]), own, input_ids=torch.tensor([drafts[-1:]]))
         steps.append(last[0])
     return steps, drafts
 
@@ -134,6 +141,27 @@ def test_a_longer_chain_begins_like_a_shorter_one() -> None:
         e = prefilled("plain")
         shorter = e.drafters["mtp"].propose(wishes(e, [depth] * 3), lambda *_: True)
         assert all(shorter[i].tokens == whole[i].tokens[:depth] for i in range(3))
+
+
+@pytest.mark.parametrize("params", [{"temperature": 1.0}, {"temperature": 0.8, "top_k": 9, "presence_penalty": 2.0}])
+def test_a_chain_guesses_the_sample_and_not_the_argmax(params: dict[str, Any]) -> None:
+    """The request's own processing and noise over the head's logits, its earlier drafts counted with the text."""
+    e, told = engine(tiny(), batch=4, spec=4, mtp_varlen=False), 0
+    for i in range(4):
+        e.submit(request(str(i), prompt(20 + i, seed=i), seed=i, **params))
+    e.step()
+    seats = [s for s in e.seats if s is not None]
+    wanted = [Wish(s.index, 4, s.tokens, partial(e.judge.draw, s)) for s in seats]
+    found = e.drafters["mtp"].propose(wanted, lambda *_: True)
+    for slot, wish in zip(seats, wanted):
+
+        def pick(logits: Tensor, drafts: list[int], wish: Wish = wish) -> int:
+            return int(sample(logits[None], [wish.draw(len(wish.tokens) + len(drafts), drafts)])[0])
+
+        _, drafts = chain("plain", slot.tokens, len(slot.request.prompt), 4, pick)
+        assert found[slot.index].tokens == drafts
+        told += drafts != chain("plain", slot.tokens, len(slot.request.prompt), 4)[1]
+    assert told == 4  # the argmax would have been another chain
 
 
 @pytest.mark.parametrize("shape", SHAPES)
