@@ -13,7 +13,7 @@ from pathlib import Path
 
 from strata_cli.batch.records import parse
 from strata_cli.config import EngineConfig
-from strata_cli.engine.drafters import KeepDrafting, Proposal, Wish
+from strata_cli.engine.drafters import GoOn, Proposal, Wish
 from strata_cli.engine.drafters.mtp import MtpDrafter
 from strata_cli.engine.engine import Engine
 from strata_cli.engine.sampling import Draw
@@ -25,8 +25,8 @@ from strata_cli.session import load_session, read_checkpoint
 class GreedyDrafter(MtpDrafter):
     """The MTP head's argmax, whatever the request's temperature."""
 
-    def propose(self, wishes: Sequence[Wish], keep: KeepDrafting) -> dict[int, Proposal]:
-        return super().propose([replace(w, draw=self._greedy(w)) for w in wishes], keep)
+    def propose(self, wishes: Sequence[Wish], go_on: GoOn) -> dict[int, Proposal]:
+        return super().propose([replace(w, draw=self._greedy(w)) for w in wishes], go_on)
 
     @staticmethod
     def _greedy(wish: Wish) -> Callable[[int, Sequence[int]], Draw]:

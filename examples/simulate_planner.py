@@ -93,22 +93,26 @@ class Run:
             views.append(SlotView(slot, job.id, job.ctx + job.done, limit, why, job.missed, job.done))
         with self.planning():
             choices = policy.choose(views, self.seated) if isinstance(policy, Oracle) else policy.choose(views)
-        # draft: in step, each slot for its own L - 1 steps, or until the planner says that it does not pay
-        taken = {v.slot: min(c.L, 1) for v, c in zip(views, choices)}
-        going = {v.slot: c.L for v, c in zip(views, choices) if c.L > 1}
-        drafters, depth, made = len(going), 0, 0
-        while going:
-            depth, made = depth + 1, made + len(going)
-            for slot in list(going):
-                p = world.chance(self.seated[slot], depth - 1) if world.confidence else None
+        # draft: in step; who goes on is for the planner to say, by what the drafts' own probabilities show
+        taken, depth, made = {v.slot: c.L for v, c in zip(views, choices)}, 0, 0
+        if isinstance(policy, Planner):
+            chosen = {v.slot: c for v, c in zip(views, choices)}
+            most = {v.slot: v.limit - 1 for v, c in zip(views, choices) if c.L > 1}
+            going, drafts = set(most), dict.fromkeys(most, 0)
+            while going:
+                depth, made = depth + 1, made + len(going)
+                for slot in going:
+                    drafts[slot] = depth
+                chances = {
+                    slot: world.chance(self.seated[slot], depth - 1) if world.confidence else None
+                    for slot in sorted(going)
+                }
                 with self.planning():
-                    stops = isinstance(policy, Planner) and not policy.keep_drafting(slot, depth - 1, p)
-                if stops:
-                    del going[slot]
-                    continue
-                taken[slot] = depth + 1
-                if depth + 1 >= going[slot]:
-                    del going[slot]
+                    going = policy.go_on(depth, chances)
+            with self.planning():
+                taken.update({slot: policy.settle(slot, chosen[slot], n).L for slot, n in drafts.items()})
+        elif max(taken.values()) > 1:
+            depth, made = max(taken.values()) - 1, sum(L - 1 for L in taken.values() if L)
         rows = sum(taken.values())
         cost = world.cost
         took = [v for v in views if taken[v.slot]]
@@ -141,8 +145,8 @@ class Run:
             with self.planning():
                 policy.record(
                     outcomes,
-                    drafters=drafters,
                     depth=depth,
+                    drafts=made,
                     draft_ms=draft,
                     verify_ms=verify,
                     other_ms=other,

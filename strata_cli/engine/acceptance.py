@@ -17,7 +17,7 @@ POOL_STRENGTH = 3.0
 CARRY = 0.9  # how much of a slot's difference from the pool at j-1 is expected again at j
 AGE_EVERY, AGE = 16, 0.93  # every 16 windows evidence shrinks by 7 %: what was not tried for long becomes unknown
 BINS = 10  # of the draft's own probability
-BIN_STRENGTH = 20.0
+BIN_STRENGTH = 10.0
 
 
 def _odds(p: float) -> float:
@@ -98,7 +98,7 @@ class AcceptanceTracker:
         """A window passed. Evidence ages by windows, never by wall time."""
         self._windows += 1
         if self._windows % AGE_EVERY == 0:
-            for counts in self._slots:
+            for counts in (*self._slots, self._bins):
                 counts.age(AGE)
             self._cache = [None] * len(self._cache)
 
@@ -110,13 +110,15 @@ class AcceptanceTracker:
         """a_position of the slot (1-based)."""
         return self._estimate(slot)[0][position - 1]
 
-    def sharpened(self, probability: float) -> float:
-        """The chance of a draft to which its drafter gave this `probability`, by how drafts of such ones fared.
+    def sharpened(self, slot: int, position: int, probability: float) -> float:
+        """The chance of the slot's draft at a position to which its drafter gave this `probability`.
 
-        Bins not seen yet are taken at their word. The slot's own rate is left out: its drafts' probabilities carry it.
+        By how drafts of such probabilities fared, in whatever slot; where few were seen, by the slot's own rate. A
+        probability is never taken at its word: under coupled sampling an improbable draft holds far more often.
         """
         b = min(int(probability * BINS), BINS - 1)
-        return _clip((self._bins.accepted[b] + BIN_STRENGTH * probability) / (self._bins.seen[b] + BIN_STRENGTH))
+        prior = self._estimate(slot)[0][position - 1]
+        return _clip((self._bins.accepted[b] + BIN_STRENGTH * prior) / (self._bins.seen[b] + BIN_STRENGTH))
 
     def _estimate(self, slot: int) -> tuple[list[float], list[float]]:
         cached = self._cache[slot]

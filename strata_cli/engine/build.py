@@ -131,6 +131,8 @@ def assemble(
         varlen=config.mtp_varlen,
         batch=config.batch,
         bucket=padded_rows,
+        min_p=config.spec_min_p,
+        certain=config.accept == "rejection",
     )
     prefix = PrefixCache(cache, config.prefix_cache_mib * MIB) if config.prefix_cache else None
     engine = Engine(runner, drafters, planner, config, ctx, eos, prefix, downgrades)

@@ -14,7 +14,7 @@ from strata_cli.engine.fuse import Downgrades, is_out_of_memory
 from strata_cli.engine.judge import Judge
 from strata_cli.engine.parts import Part, Window
 from strata_cli.engine.penalties import PenaltyCounts
-from strata_cli.engine.planner import Outcome, Planner, SlotView
+from strata_cli.engine.planner import Choice, Outcome, Planner, SlotView
 from strata_cli.engine.records import step_record
 from strata_cli.engine.runner import Runner
 from strata_cli.engine.scheduler import Scheduler
@@ -199,11 +199,15 @@ class Engine:
             for slot in decoding:
                 parts[slot.index].reason = "sitout"
         elif decoding:
-            for slot, choice in zip(decoding, self.planner.choose([self._view(s) for s in decoding])):
-                parts[slot.index].L, parts[slot.index].reason = choice.L, choice.reason
+            views = [self._view(s) for s in decoding]
+            for view, choice in zip(views, self.planner.choose(views)):
+                part = parts[view.slot]
+                part.L, part.reason, part.most = choice.L, choice.reason, view.limit
         for part in sorted(parts.values(), key=lambda p: p.slot.entered):
             self._reserve(part, parts)
         for part in parts.values():
+            if part.L > 1 and not self.cache.reserve(part.slot.index, part.most):
+                part.most = part.L
             if part.read and self.prefix is not None:
                 at, slot = self.cache.lengths[part.slot.index], part.slot
                 part.capture = self.prefix.places(len(slot.request.prompt), at, part.read, slot.request.turn)
@@ -247,7 +251,7 @@ class Engine:
             self.scheduler.put_back(victim, self.clock())
 
     def _draft(self, window: Window) -> None:
-        """One batched chain per drafter for all slots with L > 1; each slot for its own number of steps."""
+        """One batched chain per drafter for all slots with L > 1; each slot for as many steps as the planner says."""
         begun = self.clock()
         wishes: dict[str, list[Wish]] = {}
         parts = {p.slot.index: p for p in window.decoding if p.L > 1}
@@ -256,21 +260,18 @@ class Engine:
             name = self._drafter(slot)
             assert name is not None
             wishes.setdefault(name, []).append(
-                Wish(slot.index, part.L - 1, slot.tokens, partial(self.judge.draw, slot))
+                Wish(slot.index, part.most - 1, slot.tokens, partial(self.judge.draw, slot))
             )
         for name, wanting in wishes.items():
-            for index, proposal in self.drafters[name].propose(wanting, self._keep_drafting).items():
-                part = parts[index]
-                if len(proposal.tokens) < part.L - 1:
-                    part.L, part.reason = 1 + len(proposal.tokens), "acceptance"
-                part.proposal = proposal
+            for index, proposal in self.drafters[name].propose(wanting, self.planner.go_on).items():
+                parts[index].proposal = proposal
+        made = [len(part.drafts) for part in parts.values()]
+        window.depth, window.drafts = max(made, default=0), sum(made)
+        for part in parts.values():
+            choice = self.planner.settle(part.slot.index, Choice(part.L, part.reason), len(part.drafts))
+            part.L, part.reason = choice.L, choice.reason
+            part.proposal.cut(part.L - 1)
         window.ms["draft"] += (self.clock() - begun) * 1000
-
-    def _keep_drafting(self, slot: int, depth: int, probability: float | None) -> bool:
-        """Whether a draft of this probability is kept as number `depth` + 1 of its chain."""
-        if probability is not None and probability < self.config.spec_min_p:
-            return False
-        return not self.config.mtp_varlen or self.planner.keep_drafting(slot, depth, probability)
 
     def _verify(self, window: Window) -> Tensor | None:
         """One forward over all rows, then every row's own draw; nothing is committed. Returns hidden rows [R, D]."""
@@ -298,6 +299,7 @@ class Engine:
             what = f"memory ran out in a window without drafts: {str(error).splitlines()[0]}"
             raise StrataError(what, "lower --ctx, --batch or --max-batched-tokens") from error
         self._blow_fuse(error)
+        window.depth = window.drafts = 0
         for part in window.parts:
             part.proposal, part.kept, part.held, part.judged, part.error = Proposal(), [], 0, 0, None
             if part.L:
@@ -363,8 +365,8 @@ class Engine:
         ms, alike = window.ms, not any(p.read for p in window.parts)  # prompt rows would teach a wrong cost
         self.planner.record(
             outcomes,
-            drafters=sum(bool(p.drafts) for p in window.decoding),
-            depth=max(len(p.drafts) for p in window.decoding),
+            depth=window.depth,
+            drafts=window.drafts,
             draft_ms=ms["draft"],
             verify_ms=ms["verify"] + ms["sample"] if alike else None,
             other_ms=ms["plan"] + ms["commit"] if alike else None,

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 class Part:
     """A slot's share of a window: `read` prompt rows or `L` decode rows, never both; neither when it sits out.
 
-    `kept`: tokens that the window committed. `held`: drafts that were accepted of the `judged` ones.
+    `most`: decode rows it may take if drafting goes well, golden row included. `kept`: tokens that the window
+    committed. `held`: drafts that were accepted of the `judged` ones.
     """
 
     slot: Slot
     read: int = 0
     L: int = 0
+    most: int = 1
     reason: str = "prefill"
     proposal: Proposal = field(default_factory=Proposal)
     row: int = 0  # its first row in the forward
@@ -42,7 +44,10 @@ class Part:
 
 @dataclass(slots=True)
 class Window:
-    """The parts of one group's slots, in slot order, and the milliseconds of its phases."""
+    """The parts of one group's slots, in slot order, and the milliseconds of its phases.
+
+    `depth`: steps of its chain; `drafts`: made in them, whether they got a row or not.
+    """
 
     group: int
     parts: list[Part]
@@ -50,6 +55,8 @@ class Window:
         default_factory=lambda: dict.fromkeys(("plan", "draft", "verify", "sample", "commit"), 0.0)
     )
     bucket: int = 0
+    depth: int = 0
+    drafts: int = 0
 
     @property
     def busy(self) -> list[Part]:

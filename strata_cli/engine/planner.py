@@ -4,10 +4,11 @@ Every choice is made from past windows and from the drafter's own probabilities,
 same window, so sampling stays exact; every schedule counts windows, never wall time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from strata_cli.engine.acceptance import AcceptanceTracker, CollapseWatch
+from strata_cli.engine.chains import Chain, Chains
 from strata_cli.engine.steptime import StepTimeEstimator, WindowCost
 from strata_cli.engine.types import REASONS
 from strata_cli.engine.window import Plan, evaluate, pays, plan_fixed, plan_rows, plan_uniform, seats, uniform_limit
@@ -16,6 +17,9 @@ STAY = 0.005  # the last window's L stay unless something is better by this shar
 LEAVE = 0.1  # a slot sits out for its context only if its tokens per ms are below the window's by this share
 MEASURE_EVERY = 3  # windows between two that are run to learn what a number of rows costs
 PROBE_FIRST, PROBE_LEAST, PROBE_MOST = 32, 8, 128  # windows between tries of a position that the plan leaves out
+
+
+NO_CHAIN = Chain(1, 1, [])  # of a slot that was not asked about
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +68,7 @@ class _Memory:
         self.wait = PROBE_FIRST  # windows until the next probe
         self.probe = 0  # position probed in this window, or 0
         self.last: tuple[str, int] | None = None  # request and planned L of the last window
-        self.ctx = 0
-        self.probabilities: list[float | None] = []
-        self.alive = 1.0  # survival of this window's drafts so far, by their own probabilities
-        self.dropped: float | None = None  # chance given to a draft that was dropped
-        self.planned = 0
-        self.row_price = self.step_price = 0.0  # tokens that one more row, one more draft must be worth
+        self.view: SlotView | None = None  # of this window
 
 
 class Planner:
@@ -79,6 +78,7 @@ class Planner:
         spec: most drafts in a chain. rows: row budget of a window. plan: "rows" or "uniform". fair: "total" or "slots".
         varlen: False: L is fixed at the limit, cut only by the budget. batch: number of slots.
         bucket: rows after padding, as a function or as the list of captured sizes.
+        min_p, certain: see `chains.Chains`; certain drafts also keep L as it was chosen.
         max_missed: most windows in a row that a slot sits out for its context (a budget below the number of slots
             may need more: then slots take turns).
     """
@@ -93,9 +93,12 @@ class Planner:
         varlen: bool,
         batch: int,
         bucket: Callable[[int], int] | Sequence[int],
+        min_p: float = 0.0,
+        certain: bool = False,
         max_missed: int = 7,
     ):
         self.spec, self.plan, self.fair, self.varlen, self.max_missed = spec, plan, fair, varlen, max_missed
+        self.min_p, self.certain = min_p, certain
         self.rows = min(rows, batch * (spec + 1))
         self.acceptance = AcceptanceTracker(batch, spec)
         self.steptime = StepTimeEstimator(self.rows, bucket)
@@ -103,6 +106,7 @@ class Planner:
         self._window = 0
         self._turn = 0
         self._slots = [_Memory(spec, 0) for _ in range(batch)]
+        self._chains = self._chained([], [], [], None)
 
     def start(self, slot: int) -> None:
         """A new request took the slot."""
@@ -115,43 +119,31 @@ class Planner:
             return []
         views = [v if v.limit <= self.spec + 1 else replace(v, limit=self.spec + 1, limit_reason="user") for v in views]
         for v in views:
-            memory = self._slots[v.slot]
-            memory.ctx, memory.probe, memory.planned = v.ctx, 0, 0
-            memory.alive, memory.probabilities, memory.dropped = 1.0, [], None
+            self._slots[v.slot].view, self._slots[v.slot].probe = v, 0
         at = seats([v.missed for v in views], self.rows)
         chosen = self._fixed(views, at) if not self.varlen else self._adaptive(views, at)
-        for i, choice in chosen.items():
-            self._slots[views[i].slot].planned = choice.L - 1
         return [chosen.get(i, Choice(0, "sitout")) for i in range(len(views))]
 
-    def keep_drafting(self, slot: int, depth: int, probability: float | None) -> bool:
-        """Whether the draft just made, after `depth` others of its chain, is worth going on with.
+    def go_on(self, depth: int, probabilities: Mapping[int, float | None]) -> set[int]:
+        """See `chains.Chains.go_on`."""
+        return self._chains.go_on(depth, probabilities)
 
-        False drops it and ends the slot's chain. Its survival is known better now that the drafter's probability of it
-        is (None: nothing new, the plan stands). Going on pays if this row, and the next one if the plan goes on, yield
-        more than the time they take.
-        """
-        memory = self._slots[slot]
-        memory.probabilities.append(probability)
-        if probability is None or not self.varlen or memory.probe:
-            return True
-        before = memory.alive
-        memory.alive *= self.acceptance.sharpened(probability)
-        gain, price = memory.alive, memory.row_price
-        if depth + 1 < memory.planned:
-            gain += memory.alive * self.acceptance.conditional(slot, depth + 2)
-            price += memory.row_price + memory.step_price
-        if gain < price:
-            memory.dropped = memory.alive / before
-            return False
-        return True
+    def settle(self, slot: int, chosen: Choice, drafts: int) -> Choice:
+        """The rows a slot takes in the end, its drafter having made so many drafts; `chosen` came from `choose`."""
+        planned, view = self._chains.chains[slot].L, self._slots[slot].view
+        L = min(planned, drafts + 1)
+        if min(planned, chosen.L) > L:
+            return Choice(L, "nodraft")
+        if L < chosen.L:
+            return Choice(L, "acceptance")
+        return Choice(L, view.limit_reason if view is not None and view.limit == L else chosen.reason)
 
     def record(
         self,
         outcomes: Sequence[Outcome],
         *,
-        drafters: int,
         depth: int,
+        drafts: int,
         draft_ms: float | None,
         verify_ms: float | None,
         other_ms: float | None,
@@ -160,22 +152,23 @@ class Planner:
     ) -> None:
         """One window's outcomes (one per decoding slot) and times in ms.
 
-        `drafters` slots drafted, in a chain of `depth` steps. `rows` before padding. Give None for a part that does not
-        show what a window of decode rows costs: it also carried prompt rows, or was done twice.
+        The chain had `depth` steps, which made `drafts` drafts in all, verified or not. `rows` before padding. Give
+        None for a part that does not show what a window of decode rows costs: it also carried prompt rows, or was done
+        twice.
         """
         self._window += 1
         self.acceptance.tick()
         for o in outcomes:
-            memory = self._slots[o.slot]
-            self.acceptance.observe(o.slot, o.verified, o.accepted, memory.probabilities, memory.dropped)
+            memory, chain = self._slots[o.slot], self._chains.chains.get(o.slot, NO_CHAIN)
+            # a draft that got no row counts by its chance: else only those that looked good would count
+            left_out = chain.chances[o.verified] if o.verified == o.L - 1 < len(chain.chances) else None
+            self.acceptance.observe(o.slot, o.verified, o.accepted, chain.probabilities, left_out)
             memory.tried[: o.verified] = [self._window] * o.verified
-            if o.verified:
-                self._collapse.observe(memory.ctx, o.accepted > 0)
+            if o.verified and memory.view is not None:
+                self._collapse.observe(memory.view.ctx, o.accepted > 0)
             if memory.probe and o.verified >= memory.probe and o.accepted >= memory.probe - 1:
                 held = o.accepted >= memory.probe
                 memory.wait = max(memory.wait // 2, PROBE_LEAST) if held else min(memory.wait * 2, PROBE_MOST)
-        # a draft that was dropped for its probability got no row, but was made: at least one a drafter, and one a step
-        drafts = max(sum(max(o.L - 1, 0) for o in outcomes), drafters + depth - 1 if depth else 0)
         self.steptime.record(
             rows=rows,
             depth=depth,
@@ -194,6 +187,9 @@ class Planner:
         limits = [views[i].limit for i in at]
         self._turn += 1
         L = plan_fixed(limits, self.rows, self._turn % len(at))
+        taking = [views[i] for i in at]
+        survivals = [self.acceptance.survival(v.slot, v.limit - 1) for v in taking]
+        self._chains = self._chained(taking, L, survivals, None)
         return {i: Choice(n, views[i].limit_reason if n == views[i].limit else "budget") for i, n in zip(at, L)}
 
     def _adaptive(self, views: Sequence[SlotView], at: list[int]) -> dict[int, Choice]:
@@ -211,14 +207,40 @@ class Planner:
         for v, n in zip(taking, plan.L):
             self._slots[v.slot].last = v.request, n
         L = self._measure(taking, survivals, cost) or self._probe(taking, plan, survivals, cost)
-        self._set_prices(taking, survivals, L, cost)
+        learning = any(self._slots[v.slot].probe for v in taking)
+        self._chains = self._chained(taking, L, survivals, None if learning or self.certain else (plan, cost))
         return {i: Choice(n, self._reason(taking, k, n, plan, survivals, cost)) for k, (i, n) in enumerate(zip(at, L))}
+
+    def _chained(
+        self,
+        taking: Sequence[SlotView],
+        L: Sequence[int],
+        survivals: Sequence[list[float]],
+        again: tuple[Plan, WindowCost] | None,
+    ) -> Chains:
+        """The window's chains, to be planned again as this plan was, at this cost; None: L stands."""
+        chains = {v.slot: Chain(n, v.limit if n > 1 else 1, s) for v, n, s in zip(taking, L, survivals)}
+        if again is None:
+            return Chains(chains, None, 0.0, self.acceptance.sharpened, self.min_p, self.certain)
+        plan, cost = again
+
+        def replan(survivals: Sequence[list[float]], limits: Sequence[int], made: int) -> Sequence[int]:
+            return self._best(survivals, limits, cost, made).L
+
+        rows, slots = sum(L), len(L)
+        row_ms = (cost.verify[rows] - cost.verify[slots]) / (rows - slots) if rows > slots else 0.0
+        price = plan.tokens / plan.ms * row_ms
+        return Chains(chains, replan, price, self.acceptance.sharpened, self.min_p, self.certain)
+
+    def _best(
+        self, survivals: Sequence[Sequence[float]], limits: Sequence[int], cost: WindowCost, made: int = 0
+    ) -> Plan:
+        chooser = plan_rows if self.plan == "rows" else plan_uniform
+        return chooser(survivals, limits, self.rows, cost, self.fair, made)
 
     def _plan(self, taking: Sequence[SlotView], survivals: list[list[float]], cost: WindowCost) -> Plan:
         """The best plan, or the last window's if that is all but as good (hysteresis: L does not thrash)."""
-        limits = [v.limit for v in taking]
-        chooser = plan_rows if self.plan == "rows" else plan_uniform
-        best = chooser(survivals, limits, self.rows, cost, self.fair)
+        best = self._best(survivals, [v.limit for v in taking], cost)
         last = []
         for v in taking:
             before = self._slots[v.slot].last
@@ -328,19 +350,6 @@ class Planner:
             if evaluate(L, hoped, cost, self.fair).value > plan.value:
                 return set(open_[:count])
         return set()
-
-    def _set_prices(
-        self, taking: Sequence[SlotView], survivals: Sequence[Sequence[float]], L: Sequence[int], cost: WindowCost
-    ) -> None:
-        """What one more row and one more draft must yield in tokens, at this window's rate, for `keep_drafting`."""
-        plan = evaluate(L, survivals, cost, self.fair)
-        rows, slots = sum(L), len(L)
-        row_ms = (cost.verify[rows] - cost.verify[slots]) / (rows - slots) if rows > slots else 0.0
-        step_ms = cost.draft + cost.step / max(1, sum(n > 1 for n in L))
-        for v, s, n in zip(taking, survivals, L):
-            rate = plan.tokens if self.fair == "total" else slots * (1.0 + sum(s[: n - 1]))
-            memory = self._slots[v.slot]
-            memory.row_price, memory.step_price = rate / plan.ms * row_ms, rate / plan.ms * step_ms
 
     def _reason(
         self,

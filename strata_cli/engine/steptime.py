@@ -113,7 +113,7 @@ class _Line:
     def solve(self) -> None:
         """Coordinate descent: each coefficient in turn, cut at zero, starting from the last solution."""
         c = self.coefficients
-        for _ in range(20):
+        for _ in range(8):
             for i, row in enumerate(self.xx):
                 rest = sum(map(mul, row, c)) - row[i] * c[i]
                 c[i] = max(0.0, (self.xy[i] - rest + self.ridge[i] * self.prior[i]) / (row[i] + self.ridge[i]))

@@ -8,7 +8,7 @@ is proportional fairness between them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
+from math import exp, inf, log
 
 from strata_cli.engine.steptime import WindowCost
 
@@ -23,11 +23,13 @@ class Plan:
     value: float
 
 
-def evaluate(L: Sequence[int], survivals: Sequence[Sequence[float]], cost: WindowCost, fair: str = "total") -> Plan:
-    """The plan that gives slot i exactly `L[i]` >= 1 rows."""
+def evaluate(
+    L: Sequence[int], survivals: Sequence[Sequence[float]], cost: WindowCost, fair: str = "total", made: int = 0
+) -> Plan:
+    """The plan that gives slot i exactly `L[i]` >= 1 rows. `made` steps of the chain are run already, and paid for."""
     yields = [1.0 + sum(s[: n - 1]) for n, s in zip(L, survivals, strict=True)]
     rows, tokens = sum(L), sum(yields)
-    ms = cost.ms(rows, max(L) - 1, rows - len(L))
+    ms = cost.ms(rows, max(made, max(L) - 1), rows - len(L))
     value = tokens / ms if fair == "total" else sum(map(log, yields)) - len(L) * log(ms)
     return Plan(list(L), tokens, ms, value)
 
@@ -43,10 +45,11 @@ def plan_uniform(
     rows: int,
     cost: WindowCost,
     fair: str = "total",
+    made: int = 0,
 ) -> Plan:
     """One L for all slots (cut to each slot's own limit): the one of greatest value. Needs rows >= slots >= 1."""
     most = min(max(limits), rows // len(limits))
-    plans = (evaluate([min(n, limit) for limit in limits], survivals, cost, fair) for n in range(1, most + 1))
+    plans = (evaluate([min(n, limit) for limit in limits], survivals, cost, fair, made) for n in range(1, most + 1))
     return max(plans, key=lambda plan: plan.value)
 
 
@@ -56,6 +59,7 @@ def plan_rows(
     rows: int,
     cost: WindowCost,
     fair: str = "total",
+    made: int = 0,
 ) -> Plan:
     """Each slot its own L: the best over every chain depth and every number of rows. Needs rows >= slots >= 1.
 
@@ -63,42 +67,41 @@ def plan_rows(
     gains never rise with position, so the choice is a prefix of each slot's chain, and this greedy is exact: no other
     allocation has a greater value (separable concave allocation). L = 1 for every slot is always among the candidates.
     """
-    slots = len(limits)
+    slots, deepest = len(limits), max(limits) - 1
     total = fair == "total"
     gains: list[tuple[float, int, int]] = []  # (minus gain, position, slot): ties go to shallow positions first
-    for i, (s, limit) in enumerate(zip(survivals, limits, strict=True)):
-        if total:
-            gains += [(-s[j], j, i) for j in range(limit - 1)]
-        else:
-            tokens = 1.0
-            for j in range(limit - 1):
-                gains.append((log(tokens / (tokens + s[j])), j, i))
-                tokens += s[j]
+    width = [0.0] * deepest  # what all slots together gain at a position
+    for i, limit in enumerate(limits):
+        tokens = 1.0
+        for j, s in enumerate(survivals[i][: limit - 1]):
+            if not total:
+                tokens, s = tokens + s, log((tokens + s) / tokens)
+            gains.append((-s, j, i))
+            width[j] += s
     gains.sort()
-    base = float(slots) if total else 0.0
     room = rows - slots
-    verify, fixed = cost.verify, cost.other + cost.start
-    ms = verify[slots] + cost.other
-    best, best_depth, best_drafts = (base / ms if total else -slots * log(ms)), 0, 0
-    for depth in range(1, max(limits)):
-        chain = fixed + cost.step * depth
-        gained, n = base, 0
+    by_drafts = [ms + cost.draft * n for n, ms in enumerate(cost.verify[slots : slots + room + 1])]
+    by_drafts += [inf] * (len(gains) - room)
+    base = float(slots) if total else 0.0
+    fixed, step = cost.other + cost.start, cost.step
+    # under "slots" the geometric mean of the slots' tokens per ms: the same order as the sum of logarithms
+    best = (base if total else 1.0) / (by_drafts[0] + (fixed + step * made if made else cost.other))
+    best_depth = best_drafts = 0
+    for depth in range(max(1, min(made, deepest)), deepest + 1):  # to use fewer of the steps already run saves nothing
+        if depth > made and total and width[depth - 1] <= best * step:
+            break  # this step and all further ones bring less than their time does otherwise
+        chain, gained, n = fixed + step * max(depth, made), base, 0
         for gain, j, _ in gains:
-            if j >= depth:
-                continue
-            if n == room:
-                break
-            n += 1
-            gained -= gain
-            ms = verify[slots + n] + chain + cost.draft * n
-            value = gained / ms if total else gained - slots * log(ms)
-            if value > best:
-                best, best_depth, best_drafts = value, depth, n
+            if j < depth:
+                n += 1
+                gained -= gain
+                value = (gained if total else exp(gained / slots)) / (by_drafts[n] + chain)
+                if value > best:
+                    best, best_depth, best_drafts = value, depth, n
     L = [1] * slots
-    if best_drafts:
-        for _, _, i in [g for g in gains if g[1] < best_depth][:best_drafts]:
-            L[i] += 1
-    return evaluate(L, survivals, cost, fair)
+    for _, _, i in [g for g in gains if g[1] < best_depth][:best_drafts]:
+        L[i] += 1
+    return evaluate(L, survivals, cost, fair, made)
 
 
 def plan_fixed(limits: Sequence[int], rows: int, first: int = 0) -> list[int]:
@@ -125,11 +128,9 @@ def seats(missed: Sequence[int], rows: int) -> list[int]:
 
 def pays(plan: Plan, i: int, gain: float, survivals: Sequence[Sequence[float]], cost: WindowCost, fair: str) -> bool:
     """Whether one more row for slot `i`, expected to yield `gain` tokens, would raise the plan's value."""
-    L = list(plan.L)
-    L[i] += 1
-    rows = sum(L)
-    ms = cost.ms(rows, max(L) - 1, rows - len(L))
+    rows = sum(plan.L) + 1
+    ms = cost.ms(rows, max(plan.L[i], max(plan.L) - 1), rows - len(plan.L))
     if fair == "total":
         return (plan.tokens + gain) / ms > plan.value
     tokens = 1.0 + sum(survivals[i][: plan.L[i] - 1])
-    return log((tokens + gain) / tokens) > len(L) * log(ms / plan.ms)
+    return log((tokens + gain) / tokens) > len(plan.L) * log(ms / plan.ms)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from strata_cli.engine.drafters import KeepDrafting, Proposal, Seen, Wish
+from strata_cli.engine.drafters import GoOn, Proposal, Seen, Wish
 from strata_cli.engine.engine import Engine
 from strata_cli.engine.types import Request
 from tests.support.engine import engine, prompt, request, run, tiny
@@ -25,7 +25,7 @@ class Scripted:
 
     def observe(self, seen: Sequence[Seen]) -> None: ...
 
-    def propose(self, wishes: Sequence[Wish], keep: KeepDrafting) -> dict[int, Proposal]:
+    def propose(self, wishes: Sequence[Wish], go_on: GoOn) -> dict[int, Proposal]:
         return {w.slot: Proposal([self._draft(w, j) for j in range(w.depth)]) for w in wishes}
 
     def _draft(self, wish: Wish, j: int) -> int:

@@ -82,7 +82,7 @@ def test_chained_drafts(shape: str, length: int) -> None:
     first = slot.tokens[-1]
     greedy = SamplingParams(temperature=0.0)
     wish = Wish(0, 4, slot.tokens, lambda position, drafts: Draw(greedy, 0, position))
-    proposal = e.drafters["mtp"].propose([wish], lambda slot, depth, p: True)[0]
+    proposal = e.drafters["mtp"].propose([wish], lambda _, made: made)[0]
 
     model = reference_model(directory)
     mtp = reference_mtp(model)
@@ -121,7 +121,7 @@ def test_drafts_later_in_the_text() -> None:
         if window % 2:  # looking changes what waits; the next window has to cope with it
             waiting = list(e.drafters["mtp"].waiting[0])  # type: ignore[attr-defined]
             wish = Wish(0, 1, tokens, lambda position, drafts: Draw(greedy, 0, position))
-            assert e.drafters["mtp"].propose([wish], lambda *_: True)[0].tokens == [expected]
+            assert e.drafters["mtp"].propose([wish], lambda _, made: made)[0].tokens == [expected]
             e.drafters["mtp"].waiting[0] = waiting  # type: ignore[attr-defined]
 
 

@@ -117,7 +117,7 @@ def test_chains_of_several_slots_at_once(shape: str) -> None:
         return rows, out
 
     e.runner.head_forward = noted  # type: ignore[method-assign]
-    found = e.drafters["mtp"].propose(wishes(e, [4, 1, 3]), lambda *_: True)
+    found = e.drafters["mtp"].propose(wishes(e, [4, 1, 3]), lambda _, made: made)
     assert len(passes) == 4  # one pass a step, whatever the number of slots
     for slot, (n, depth) in enumerate(zip(LENGTHS, (4, 1, 3))):
         text = e.seats[slot].tokens  # type: ignore[union-attr]
@@ -136,10 +136,10 @@ def test_chains_of_several_slots_at_once(shape: str) -> None:
 def test_a_longer_chain_begins_like_a_shorter_one() -> None:
     """Whatever the depth, position 1 is drafted alike: the peers' acceptance fell with the length asked for."""
     e = prefilled("plain")
-    whole = e.drafters["mtp"].propose(wishes(e, [4, 4, 4]), lambda *_: True)
+    whole = e.drafters["mtp"].propose(wishes(e, [4, 4, 4]), lambda _, made: made)
     for depth in range(1, 4):
         e = prefilled("plain")
-        shorter = e.drafters["mtp"].propose(wishes(e, [depth] * 3), lambda *_: True)
+        shorter = e.drafters["mtp"].propose(wishes(e, [depth] * 3), lambda _, made: made)
         assert all(shorter[i].tokens == whole[i].tokens[:depth] for i in range(3))
 
 
@@ -152,7 +152,7 @@ def test_a_chain_guesses_the_sample_and_not_the_argmax(params: dict[str, Any]) -
     e.step()
     seats = [s for s in e.seats if s is not None]
     wanted = [Wish(s.index, 4, s.tokens, partial(e.judge.draw, s)) for s in seats]
-    found = e.drafters["mtp"].propose(wanted, lambda *_: True)
+    found = e.drafters["mtp"].propose(wanted, lambda _, made: made)
     for slot, wish in zip(seats, wanted):
 
         def pick(logits: Tensor, drafts: list[int], wish: Wish = wish) -> int:

@@ -113,7 +113,7 @@ def test_the_draft_s_own_probability_sharpens() -> None:
     for _ in range(3000):
         p = rng.random()
         tracker.observe(0, 1, int(rng.random() < p), [p])
-    assert tracker.sharpened(0.95) > 0.85 and tracker.sharpened(0.05) < 0.15
+    assert tracker.sharpened(0, 1, 0.95) > 0.85 and tracker.sharpened(0, 1, 0.05) < 0.15
 
 
 def test_overconfident_drafts_are_not_believed() -> None:
@@ -121,7 +121,7 @@ def test_overconfident_drafts_are_not_believed() -> None:
     tracker = AcceptanceTracker(1, DEPTH)
     for _ in range(2000):  # says .95 or .55, holds in half of the cases whatever it says
         tracker.observe(0, 1, int(rng.random() < 0.5), [rng.choice([0.95, 0.55])])
-    assert tracker.sharpened(0.95) == pytest.approx(0.5, abs=0.1)
+    assert tracker.sharpened(0, 1, 0.95) == pytest.approx(0.5, abs=0.1)
 
 
 def test_collapse_is_told_once_with_its_figure() -> None:

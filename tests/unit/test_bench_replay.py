@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from strata_cli.engine.drafters import KeepDrafting, Proposal, Seen, Wish
+from strata_cli.engine.drafters import GoOn, Proposal, Seen, Wish
 from strata_cli.engine.drafters.replay import ReplayDrafter
 
 VOCAB, SLOTS = 50, 4
@@ -18,12 +18,14 @@ class Counting:
         self.steps = 0
         self.started: list[int] = []
 
-    def propose(self, wishes: Sequence[Wish], keep: KeepDrafting) -> dict[int, Proposal]:
+    def propose(self, wishes: Sequence[Wish], go_on: GoOn) -> dict[int, Proposal]:
         found = {}
         for wish in wishes:
             drafts: list[int] = []
-            while len(drafts) < wish.depth and keep(wish.slot, len(drafts), 0.0):
+            going = True
+            while going:
                 drafts.append(0)
+                going = wish.slot in go_on(len(drafts), {wish.slot: 0.0}) and len(drafts) < wish.depth
             self.steps += len(drafts)
             found[wish.slot] = Proposal(drafts, [0.0] * len(drafts))
         return found
@@ -42,7 +44,7 @@ def chains(drafter: ReplayDrafter, text: int, depth: int, slot: int = 0) -> list
     """The drafts at every place of the text, as a request would ask for them."""
     drafter.start(slot, None)
     asked = [wish(slot, TEXTS[text][:n], depth) for n in range(2, len(TEXTS[text]) - depth)]
-    return [drafter.propose([w], lambda *_: True)[slot].tokens for w in asked]
+    return [drafter.propose([w], lambda _, made: made)[slot].tokens for w in asked]
 
 
 @pytest.mark.parametrize("rate", [0.8, 0.5])
@@ -68,26 +70,28 @@ def test_a_request_gets_the_same_drafts_beside_others_and_in_another_slot() -> N
     alone = chains(ReplayDrafter(Counting(), TEXTS, 0.7, VOCAB, SLOTS), 1, 4)
     drafter = ReplayDrafter(Counting(), TEXTS, 0.7, VOCAB, SLOTS)
     for n, drafts in enumerate(alone, start=2):
-        both = drafter.propose([wish(0, TEXTS[0][:n], 2), wish(3, TEXTS[1][:n], 4)], lambda *_: True)
+        both = drafter.propose([wish(0, TEXTS[0][:n], 2), wish(3, TEXTS[1][:n], 4)], lambda _, made: made)
         assert both[3].tokens == drafts
         assert len(both[0].tokens) == 2
 
 
 def test_texts_that_begin_alike_are_told_apart_when_they_part() -> None:
     drafter = ReplayDrafter(Counting(), TEXTS, 1.0, VOCAB, SLOTS)
-    assert drafter.propose([wish(0, [3], 2)], lambda *_: True)[0].tokens == TEXTS[0][1:3]  # either may be meant
-    assert drafter.propose([wish(0, TEXTS[1][:2], 2)], lambda *_: True)[0].tokens == TEXTS[1][2:4]
+    assert drafter.propose([wish(0, [3], 2)], lambda _, made: made)[0].tokens == TEXTS[0][1:3]  # either may be meant
+    assert drafter.propose([wish(0, TEXTS[1][:2], 2)], lambda _, made: made)[0].tokens == TEXTS[1][2:4]
     drafter.start(0, None)
-    assert drafter.propose([wish(0, TEXTS[0][:5], 2)], lambda *_: True)[0].tokens == TEXTS[0][5:7]
+    assert drafter.propose([wish(0, TEXTS[0][:5], 2)], lambda _, made: made)[0].tokens == TEXTS[0][5:7]
 
 
 def test_the_real_drafter_works_for_every_draft_and_nothing_is_proposed_where_nothing_was_recorded() -> None:
     real = Counting()
     drafter = ReplayDrafter(real, TEXTS, 1.0, VOCAB, SLOTS)
     drafter.start(2, None)
-    found = drafter.propose([wish(0, TEXTS[0][:9], 4), wish(1, [1, 2], 3)], lambda slot, depth, _: depth < 3)
+    found = drafter.propose(
+        [wish(0, TEXTS[0][:9], 4), wish(1, [1, 2], 3)], lambda depth, made: made if depth < 3 else ()
+    )
     assert real.steps == 6 and real.started == [2]
     assert found[0].tokens == TEXTS[0][9:12]
     assert found[1].tokens == []
-    assert drafter.propose([wish(0, TEXTS[0][:398], 4)], lambda *_: True)[0].tokens == TEXTS[0][398:]
-    assert drafter.propose([wish(0, TEXTS[0][:9], 4)], lambda *_: False)[0].tokens == []
+    assert drafter.propose([wish(0, TEXTS[0][:398], 4)], lambda _, made: made)[0].tokens == TEXTS[0][398:]
+    assert drafter.propose([wish(0, TEXTS[0][:9], 4)], lambda *_: ())[0].tokens == TEXTS[0][9:10]

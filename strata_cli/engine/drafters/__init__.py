@@ -7,7 +7,7 @@ or with nothing. A drafter never changes what the engine emits, only how fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:  # a drafter without a model needs no torch
 
     from strata_cli.engine.sampling import Draw
 
-# (slot, drafts so far, probability of the next one where the drafter has one) -> is it worth a row?
-KeepDrafting = Callable[[int, int, float | None], bool]
+# (length of the chains so far, probability of each one's last draft, by slot, None: unknown) -> the slots that go on
+GoOn = Callable[[int, Mapping[int, float | None]], Collection[int]]
 
 
 @dataclass(slots=True)
 class Wish:
-    """A slot that wants up to `depth` drafts after `tokens` (prompt and committed). `draw(position, drafts)` is its
-    row's draw.
+    """A slot that wants drafts after `tokens` (prompt and committed), `depth` at the most. `draw(position, drafts)` is
+    its row's draw.
     """
 
     slot: int
@@ -42,11 +42,16 @@ class Proposal:
     probabilities: list[float] = field(default_factory=list)
     distributions: list[Tensor] = field(default_factory=list)
 
+    def cut(self, drafts: int) -> None:
+        """Leave out all but the first so many drafts."""
+        for made in (self.tokens, self.probabilities, self.distributions):
+            del made[drafts:]
+
 
 class Drafter(Protocol):
     """See the module."""
 
-    def propose(self, wishes: Sequence[Wish], keep: KeepDrafting) -> dict[int, Proposal]: ...
+    def propose(self, wishes: Sequence[Wish], go_on: GoOn) -> dict[int, Proposal]: ...
     def observe(self, seen: Sequence[Seen]) -> None: ...
     def start(self, slot: int, hidden: Tensor | None) -> None: ...
 

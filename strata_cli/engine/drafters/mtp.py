@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from strata_cli.engine.drafters import KeepDrafting, Proposal, Seen, Wish
+from strata_cli.engine.drafters import GoOn, Proposal, Seen, Wish
 from strata_cli.engine.drafters.vocab import DraftVocab
 from strata_cli.engine.runner import Runner
 from strata_cli.engine.sampling import distribution, sample
@@ -67,8 +67,8 @@ class MtpDrafter:
             hidden.append(rows[:n])
             self.waiting[slot] = [rows[n:]] if leave else []
 
-    def propose(self, wishes: Sequence[Wish], keep: KeepDrafting) -> dict[int, Proposal]:
-        """Draft for all wishes together; each slot for its own number of steps, or fewer when `keep` says so."""
+    def propose(self, wishes: Sequence[Wish], go_on: GoOn) -> dict[int, Proposal]:
+        """Draft for all wishes together; each slot for as long as `go_on` says, at most for its wish."""
         proposals = {w.slot: Proposal() for w in wishes}
         segments: list[Segment] = []
         caught_up: list[Tensor] = []
@@ -76,12 +76,15 @@ class MtpDrafter:
             self._take(wish.slot, wish.tokens, 0, segments, caught_up)
         rows, hidden = self.runner.head_forward(segments, torch.cat(caught_up))
         last = [start + len(s.tokens) - 1 for start, s in zip(rows.starts, segments)]
-        drafting = list(wishes)
+        drafting, depth = list(wishes), 1
         while True:
             logits = self.runner.draft_logits(hidden, last)
-            going = self._draw(drafting, logits, proposals, keep)
+            made = self._draw(drafting, logits, proposals)
+            wanted = go_on(depth, made)
+            going = [i for i, wish in enumerate(drafting) if wish.slot in wanted and depth < wish.depth]
             if not going:
                 return proposals
+            depth += 1
             hidden = hidden[[last[i] for i in going]]
             drafting = [drafting[i] for i in going]
             segments = []
@@ -92,21 +95,18 @@ class MtpDrafter:
             last = list(range(len(drafting)))
 
     def _draw(
-        self, drafting: Sequence[Wish], logits: Tensor, proposals: dict[int, Proposal], keep: KeepDrafting
-    ) -> list[int]:
-        """Add each slot's next draft; returns the indices of those that go on."""
+        self, drafting: Sequence[Wish], logits: Tensor, proposals: dict[int, Proposal]
+    ) -> dict[int, float | None]:
+        """Add each slot's next draft; returns their probabilities."""
         draws = [w.draw(len(w.tokens) + len(proposals[w.slot].tokens), proposals[w.slot].tokens) for w in drafting]
         tokens, probabilities = sample(logits, draws, "draft" if self.rejection else "coupled")
         whole = distribution(logits, draws) if self.rejection else None
-        going = []
+        made: dict[int, float | None] = {}
         for i, (wish, token, p) in enumerate(zip(drafting, tokens.tolist(), probabilities.tolist())):
             proposal = proposals[wish.slot]
-            if not keep(wish.slot, len(proposal.tokens), p):
-                continue
             proposal.tokens.append(token)
             proposal.probabilities.append(p)
             if whole is not None:
                 proposal.distributions.append(whole[i])
-            if len(proposal.tokens) < wish.depth:
-                going.append(i)
-        return going
+            made[wish.slot] = p
+        return made

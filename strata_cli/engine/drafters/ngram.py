@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from strata_cli.engine.drafters import KeepDrafting, Proposal, Seen, Wish
+from strata_cli.engine.drafters import GoOn, Proposal, Seen, Wish
 
 LONGEST, SHORTEST = 4, 2  # tokens of context that are looked up, the longest match first
 
@@ -44,16 +44,11 @@ class NgramDrafter:
     def observe(self, seen: Sequence[Seen]) -> None:
         """Nothing to do: a slot's new tokens are indexed when it next drafts."""
 
-    def propose(self, wishes: Sequence[Wish], keep: KeepDrafting) -> dict[int, Proposal]:
-        """Look up every wish; an n-gram has no probability."""
+    def propose(self, wishes: Sequence[Wish], go_on: GoOn) -> dict[int, Proposal]:
+        """Look up every wish whole: an n-gram has no probability, and costs no more when it is long."""
         proposals = {}
         for wish in wishes:
             index = self.indices[wish.slot]
             index.extend(wish.tokens[len(index.tokens) :])
-            found = Proposal()
-            for token in index.propose(wish.depth):
-                if not keep(wish.slot, len(found.tokens), None):
-                    break
-                found.tokens.append(token)
-            proposals[wish.slot] = found
+            proposals[wish.slot] = Proposal(index.propose(wish.depth))
         return proposals

@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from strata_cli.engine.drafters import Drafter, KeepDrafting, Proposal, Seen, Wish
+from strata_cli.engine.drafters import Drafter, GoOn, Proposal, Seen, Wish
 from strata_cli.engine.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ class ReplayDrafter:
     def observe(self, seen: Sequence[Seen]) -> None:
         self.inner.observe(seen)
 
-    def propose(self, wishes: Sequence[Wish], keep: KeepDrafting) -> dict[int, Proposal]:
+    def propose(self, wishes: Sequence[Wish], go_on: GoOn) -> dict[int, Proposal]:
         """The inner drafter's chain lengths with replayed tokens. The head's own probabilities say nothing of them."""
-        lengths = self.inner.propose(wishes, lambda slot, depth, _: keep(slot, depth, None))
+        lengths = self.inner.propose(wishes, lambda depth, made: go_on(depth, dict.fromkeys(made)))
         return {w.slot: self._replay(w, len(lengths[w.slot].tokens)) for w in wishes}
 
     def _replay(self, wish: Wish, n: int) -> Proposal:
