@@ -30,18 +30,21 @@ class Chain:
     probabilities: list[float | None] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
 
-    def add(self, probability: float | None, chance: float | None) -> None:
-        """One more draft was made; `chance` is None where nothing new is known of it."""
+    def add(self, probability: float | None, chance: float | None) -> float:
+        """One more draft was made; `chance` is None where nothing new is known of it. Returns how much more it is worth
+        than expected, as a ratio.
+        """
         j, survivals = len(self.chances), self.survivals
         self.probabilities.append(probability)
         expected = survivals[j] / survivals[j - 1] if j else survivals[0]
         if chance is None:
             self.chances.append(expected)
-            return
+            return 1.0
         self.chances.append(chance)
         change = chance / expected
         for k in range(j, len(survivals)):
             survivals[k] *= change
+        return change
 
 
 class Chains:
@@ -89,14 +92,14 @@ class Chains:
         for slot, p in probabilities.items():
             chain = self.chains[slot]
             chance = None if p is None or self.replan is None else self.chance(slot, depth, p)
-            chain.add(p, chance)
+            change = chain.add(p, chance)
             if p is not None and p < self.min_p:
                 self.end(slot, depth if self.certain else depth - 1)
                 surprised = True
             elif chance is not None:
                 L, s = chain.L, chain.survivals
-                too_many = L > 1 and s[L - 2] < self.most - CLEARLY
-                too_few = chain.limit > L and s[L - 1] > self.least + CLEARLY
+                too_many = change < 1.0 and L > 1 and s[L - 2] < self.most - CLEARLY
+                too_few = change > 1.0 and chain.limit > L and s[L - 1] > self.least + CLEARLY
                 surprised = surprised or too_many or too_few
         if surprised and self.replan is not None and self.replans < REPLANS:
             self.replans += 1

@@ -38,26 +38,26 @@ def cases(draw: st.DrawFn, slots: int = 3, depth: int = 3) -> tuple[list[list[fl
     return survivals, limits, rows, cost, draw(st.sampled_from(["total", "slots"]))
 
 
-def value(L: tuple[int, ...], survivals: list[list[float]], cost: WindowCost, fair: str) -> float:
-    """From the design: (S + sum of survivals) / T, or sum of log expected tokens - S log T."""
+def value(L: tuple[int, ...], survivals: list[list[float]], cost: WindowCost, fair: str, made: int = 0) -> float:
+    """From the design: (S + sum of survivals) / T, or sum of log expected tokens - S log T. Steps made are paid for."""
     from math import log
 
     tokens = [1 + sum(s[: n - 1]) for n, s in zip(L, survivals)]
     drafts = sum(n - 1 for n in L)
     T = cost.verify[sum(L)] + cost.other
-    if drafts:
-        T += cost.start + cost.step * (max(L) - 1) + cost.draft * drafts
+    if drafts or made:
+        T += cost.start + cost.step * max(made, max(L) - 1) + cost.draft * drafts
     return sum(tokens) / T if fair == "total" else sum(map(log, tokens)) - len(L) * log(T)
 
 
-@given(cases())
-def test_plan_rows_is_the_best_of_all_allocations(case: tuple) -> None:
+@given(cases(), st.integers(0, 4))
+def test_plan_rows_is_the_best_of_all_allocations(case: tuple, made: int) -> None:
     survivals, limits, rows, cost, fair = case
-    plan = plan_rows(survivals, limits, rows, cost, fair)
+    plan = plan_rows(survivals, limits, rows, cost, fair, made)
     everything = product(*(range(1, limit + 1) for limit in limits))
-    best = max(value(L, survivals, cost, fair) for L in everything if sum(L) <= rows)
+    best = max(value(L, survivals, cost, fair, made) for L in everything if sum(L) <= rows)
     assert plan.value == pytest.approx(best, abs=1e-9)
-    assert value(tuple(plan.L), survivals, cost, fair) == pytest.approx(plan.value, abs=1e-9)
+    assert value(tuple(plan.L), survivals, cost, fair, made) == pytest.approx(plan.value, abs=1e-9)
 
 
 @given(cases(slots=6, depth=8))
