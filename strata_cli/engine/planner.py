@@ -16,6 +16,7 @@ from strata_cli.engine.window import Plan, evaluate, pays, plan_fixed, plan_rows
 STAY = 0.005  # the last window's L stay unless something is better by this share
 LEAVE = 0.1  # a slot sits out for its context only if its tokens per ms are below the window's by this share
 MEASURE_EVERY = 3  # windows between two that are run to learn what a number of rows costs
+DOUBT_EVERY = 12  # windows between two that are run because few measurements stand against a number of rows
 PROBE_FIRST, PROBE_LEAST, PROBE_MOST = 32, 8, 128  # windows between tries of a position that the plan leaves out
 
 
@@ -206,7 +207,7 @@ class Planner:
             at = [i for k, i in enumerate(at) if k != leaver]
         for v, n in zip(taking, plan.L):
             self._slots[v.slot].last = v.request, n
-        L = self._measure(taking, survivals, cost) or self._probe(taking, plan, survivals, cost)
+        L = self._measure(taking, plan, survivals, cost) or self._probe(taking, plan, survivals, cost)
         learning = any(self._slots[v.slot].probe for v in taking)
         self._chains = self._chained(taking, L, survivals, None if learning or self.certain else (plan, cost))
         return {i: Choice(n, self._reason(taking, k, n, plan, survivals, cost)) for k, (i, n) in enumerate(zip(at, L))}
@@ -271,24 +272,33 @@ class Planner:
         return k if own_ms and tokens / own_ms < (1 - LEAVE) * plan.value else None
 
     def _measure(
-        self, taking: Sequence[SlotView], survivals: Sequence[Sequence[float]], cost: WindowCost
+        self, taking: Sequence[SlotView], plan: Plan, survivals: Sequence[Sequence[float]], cost: WindowCost
     ) -> list[int] | None:
-        """L for a window of so many rows as were never run, or not for long; None when all that matters is known."""
-        slots, limits = len(taking), [v.limit for v in taking]
+        """L for a window of as many rows as were not run enough, or not lately; None when all that matters is known."""
         if self._window % MEASURE_EVERY:
             return None
+        slots, limits = len(taking), [v.limit for v in taking]
         if self.plan == "uniform":
             most = min(max(limits), uniform_limit(self.spec, self.rows, slots))
-            same = [[min(limit, n) for limit in limits] for n in range(1, most + 1)]
-            wanted = self.steptime.unknown([sum(L) for L in same])
-            L = next((L for L in same if sum(L) == wanted), None)
+            by_rows = {sum(L): L for n in range(most, 0, -1) for L in [[min(limit, n) for limit in limits]]}
+            choices: Sequence[int] = sorted(by_rows)
         else:
-            wanted = self.steptime.unknown(range(slots, min(self.rows, sum(limits)) + 1))
-            # as if rows were free: all that are wanted get used
-            free = replace(cost, verify=[1.0] * len(cost.verify), start=0.0, step=0.0, draft=0.0)
-            L = plan_rows(survivals, limits, wanted, free, self.fair).L if wanted else None
-        if L is None:
+            choices = range(slots, min(self.rows, sum(limits)) + 1)
+        unknown = wanted = self.steptime.unknown(choices)
+        if unknown is None and self._window % DOUBT_EVERY == 0:
+            wanted = self.steptime.doubtful(choices)
+        if wanted is None:
             return None
+        if self.plan == "uniform":
+            L = by_rows[wanted]
+        else:  # as if rows were free: all that are wanted get used
+            free = replace(cost, verify=[1.0] * len(cost.verify), start=0.0, step=0.0, draft=0.0)
+            L = plan_rows(survivals, limits, wanted, free, self.fair).L
+        if unknown is None:  # is it worth the doubt: would it be the best if it cost no more than fewer rows do?
+            verify = list(cost.verify)
+            verify[wanted] = max((ms for ms in verify[1:wanted] if ms < verify[wanted]), default=verify[wanted])
+            if evaluate(L, survivals, replace(cost, verify=verify), self.fair).value <= plan.value:
+                return None
         for v, n in zip(taking, L):
             if v.limit > 1:  # a slot that cannot draft keeps its limit's reason
                 self._slots[v.slot].probe = max(n - 1, 1)

@@ -20,11 +20,13 @@ from statistics import median
 
 SAMPLES = 32  # recent samples kept per bucket
 TRUSTED = 3  # samples a bucket needs: fewer could all be outliers (a first run compiles)
+SURE = 8  # samples after which one more changes little
+GAP = 64  # windows after which a machine may have become slower or faster: of older samples two are kept
 STALE = 4000  # windows after which a sample no longer counts, so that a bucket given up for slow is tried again
 HOPE = 1.0  # standard errors by which a bucket is taken to be faster than its median: what is unsure gets tried
 NEAR = 1.4  # buckets nearer than this ratio need not be measured each
 REFIT_EVERY = 16  # samples
-CLIP = 3.0  # a sample beyond this many times what was expected, or below its inverse, is cut there
+CLIP = 1.3  # a draft time beyond this many times what was expected, or below its inverse, is cut there
 CTX_KEEP = 1.0 - 1.0 / 512
 CTX_MEAN = 1.0 / 64
 CTX_CLIP = 0.15  # a sample further than this from what was expected is cut there, for the slope over context
@@ -143,6 +145,7 @@ class StepTimeEstimator:
         self._ctx_mean: dict[int, list[float]] = {}  # bucket -> mean context, mean ms, count
         self._sxx = self._sxy = self._noise = 0.0
         self.per_ctx = 0.0
+        self._due: dict[int, int] = {}  # bucket -> window in which its few samples call for another
         self._windows = 0
         self._new = 0
         self._known: list[int] = []  # buckets with enough samples, in order
@@ -164,9 +167,12 @@ class StepTimeEstimator:
         if verify_ms is not None and rows:
             bucket = self._padded[rows]
             samples = self._samples.setdefault(bucket, deque(maxlen=SAMPLES))
+            if samples and samples[-1][0] < self._windows - GAP:
+                self._samples[bucket] = samples = deque(list(samples)[-2:], maxlen=SAMPLES)
             self._learn_context(bucket, ctx_total, verify_ms, len(samples) >= TRUSTED)
             samples.append((self._windows, max(verify_ms - self.per_ctx * ctx_total, LEAST_MS)))
-            self._new += REFIT_EVERY if len(samples) <= TRUSTED else 1  # what is new is used at once
+            self._due[bucket] = self._windows + min(len(samples) ** 2, GAP)
+            self._new += REFIT_EVERY if len(samples) <= SURE else 1  # what is new is used at once
         if draft_ms is not None and depth:
             self._chain.add((1.0, depth, drafts), draft_ms)
             self._new += REFIT_EVERY if self._chain.n <= TRUSTED else 0
@@ -191,6 +197,20 @@ class StepTimeEstimator:
             if between:
                 return min(between, key=lambda r: (abs(self._padded[r] - (a * b) ** 0.5), -r))
         return None
+
+    def doubtful(self, choices: Sequence[int]) -> int | None:
+        """One of these numbers of rows (ascending) whose cost should be measured once more, or None.
+
+        A burst of other work may have spoilt all of a few samples, and a bucket that they make look slow is not run
+        again: after n samples it is asked for after n^2 windows, or GAP, and then after as many again.
+        """
+        due = {bucket for bucket, window in self._due.items() if window <= self._windows}
+        rows = [r for r in choices if self._padded[r] in due] if due else []
+        if not rows:
+            return None
+        chosen = min(rows, key=lambda r: (self._due[self._padded[r]], -r))
+        self._due[self._padded[chosen]] = self._windows + min(len(self._samples[self._padded[chosen]]) ** 2, GAP)
+        return chosen
 
     def _learn_context(self, bucket: int, ctx: int, ms: float, known: bool) -> None:
         """Slope of ms over context, from how windows of one bucket differ: pooled over buckets, never negative.

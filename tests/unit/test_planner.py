@@ -186,7 +186,23 @@ def test_rows_that_cost_too_much_are_left_out_because_of_cost() -> None:
     bench = Bench(made(), [0.9] * 4, lambda n: 10.0 * n, step_ms=5.0)
     bench.windows(100)
     last = bench.windows(50)
-    assert max(means(last)) == 1 and reasons(last) == {"cost"}
+    assert max(means(last)) < 1.1 and reasons(last) <= {"cost", "probe"}
+
+
+def test_a_number_of_rows_that_a_burst_made_look_slow_is_measured_again() -> None:
+    """Rows in tiles of 8; the first three windows of 16 rows meet other work and take three times as long."""
+    met = [0]
+
+    def verify(rows: int) -> float:
+        met[0] += 8 < rows <= 16
+        slow = 3.0 if 8 < rows <= 16 and met[0] <= 3 else 1.0
+        return slow * {1: 10.0, 2: 13.0}[-(-rows // 8)]
+
+    bench = Bench(made(spec=3, bucket=lambda n: -(-n // 8) * 8), [0.9] * 4, verify, step_ms=1.0)
+    bench.windows(25)
+    assert max(means(bench.windows(10))) < 3, "the burst is believed at first"
+    bench.windows(150)
+    assert min(means(bench.windows(50))) > 3.8
 
 
 def test_budget_is_the_reason_where_rows_run_out() -> None:
@@ -332,9 +348,11 @@ def told(bench: Bench, low: float = 0.05, rate: float = 0.05, windows: int = 300
 
 def planned(bench: Bench) -> list[Choice]:
     """A choice that is neither a probe nor a measurement."""
-    while any(c.reason == "probe" for c in bench.planner.choose(bench.views())):
+    while True:
+        choices = bench.planner.choose(bench.views())
+        if "probe" not in {c.reason for c in choices}:
+            return choices
         bench.window()
-    return bench.planner.choose(bench.views())
 
 
 def test_a_chain_stops_when_the_next_draft_no_longer_pays() -> None:
