@@ -21,7 +21,9 @@ from statistics import median
 SAMPLES = 32  # recent samples kept per bucket
 TRUSTED = 3  # samples a bucket needs: fewer could all be outliers (a first run compiles)
 SURE = 8  # samples after which one more changes little
-GAP = 64  # windows after which a machine may have become slower or faster: of older samples two are kept
+GAP = 64  # windows after which a machine may have become slower or faster
+CHANGED = 0.15  # a sample this far from those before the gap says that it has
+CALM = 4  # doublings of the time between two looks, one for each that showed no change
 STALE = 4000  # windows after which a sample no longer counts, so that a bucket given up for slow is tried again
 HOPE = 1.0  # standard errors by which a bucket is taken to be faster than its median: what is unsure gets tried
 NEAR = 1.4  # buckets nearer than this ratio need not be measured each
@@ -145,7 +147,8 @@ class StepTimeEstimator:
         self._ctx_mean: dict[int, list[float]] = {}  # bucket -> mean context, mean ms, count
         self._sxx = self._sxy = self._noise = 0.0
         self.per_ctx = 0.0
-        self._due: dict[int, int] = {}  # bucket -> window in which its few samples call for another
+        self._due: dict[int, int] = {}  # bucket -> window in which it is to be measured again
+        self._calm: dict[int, int] = {}  # bucket -> looks after a gap, in a row, that showed no change
         self._windows = 0
         self._new = 0
         self._known: list[int] = []  # buckets with enough samples, in order
@@ -167,11 +170,12 @@ class StepTimeEstimator:
         if verify_ms is not None and rows:
             bucket = self._padded[rows]
             samples = self._samples.setdefault(bucket, deque(maxlen=SAMPLES))
-            if samples and samples[-1][0] < self._windows - GAP:
-                self._samples[bucket] = samples = deque(list(samples)[-2:], maxlen=SAMPLES)
             self._learn_context(bucket, ctx_total, verify_ms, len(samples) >= TRUSTED)
-            samples.append((self._windows, max(verify_ms - self.per_ctx * ctx_total, LEAST_MS)))
-            self._due[bucket] = self._windows + min(len(samples) ** 2, GAP)
+            ms = max(verify_ms - self.per_ctx * ctx_total, LEAST_MS)
+            if samples and samples[-1][0] < self._windows - GAP:
+                self._look_back(bucket, ms)
+            samples.append((self._windows, ms))
+            self._put_off(bucket)
             self._new += REFIT_EVERY if len(samples) <= SURE else 1  # what is new is used at once
         if draft_ms is not None and depth:
             self._chain.add((1.0, depth, drafts), draft_ms)
@@ -201,16 +205,32 @@ class StepTimeEstimator:
     def doubtful(self, choices: Sequence[int]) -> int | None:
         """One of these numbers of rows (ascending) whose cost should be measured once more, or None.
 
-        A burst of other work may have spoilt all of a few samples, and a bucket that they make look slow is not run
-        again: after n samples it is asked for after n^2 windows, or GAP, and then after as many again.
+        A burst of other work may have spoilt its samples, and a bucket that they make look slow is not run again by
+        itself: after n samples it is asked for after n^2 windows, or GAP, and less and less often while nothing
+        changes.
         """
         due = {bucket for bucket, window in self._due.items() if window <= self._windows}
         rows = [r for r in choices if self._padded[r] in due] if due else []
         if not rows:
             return None
         chosen = min(rows, key=lambda r: (self._due[self._padded[r]], -r))
-        self._due[self._padded[chosen]] = self._windows + min(len(self._samples[self._padded[chosen]]) ** 2, GAP)
+        self._put_off(self._padded[chosen])
         return chosen
+
+    def _put_off(self, bucket: int) -> None:
+        """When the bucket is to be measured again, if it is not run until then."""
+        self._due[bucket] = self._windows + min(len(self._samples[bucket]) ** 2, GAP) * 2 ** self._calm.get(bucket, 0)
+
+    def _look_back(self, bucket: int, ms: float) -> None:
+        """The bucket's first sample after a gap: where it is unlike those before, all but two of them are forgotten."""
+        samples = self._samples[bucket]
+        before = median(old for _, old in samples)
+        if abs(ms / before - 1.0) < CHANGED:
+            self._calm[bucket] = min(self._calm.get(bucket, 0) + 1, CALM)
+            return
+        self._calm[bucket] = 0
+        while len(samples) > 2:
+            samples.popleft()
 
     def _learn_context(self, bucket: int, ctx: int, ms: float, known: bool) -> None:
         """Slope of ms over context, from how windows of one bucket differ: pooled over buckets, never negative.

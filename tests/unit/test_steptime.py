@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_cli.engine.steptime import TRUSTED, StepTimeEstimator, WindowCost, bucket_function, isotonic
+from strata_cli.engine.steptime import GAP, TRUSTED, StepTimeEstimator, WindowCost, bucket_function, isotonic
 
 SIZES = [1, 2, 4, 8, 16]
 
@@ -135,6 +135,47 @@ def test_asks_for_what_was_never_run() -> None:
     assert est.unknown(choices) is None
     assert est.unknown([8]) is None
     assert est.unknown([1, 2]) == 1
+
+
+def asked(est: StepTimeEstimator, windows: int, ms: float) -> list[int]:
+    """The windows in which 16 rows are asked for while 4 rows run, and run then, in `ms`."""
+    found = []
+    for window in range(windows):
+        if est.doubtful(range(4, 17)) == 16:
+            found.append(window)
+            feed(est, 16, ms)
+        feed(est, 4, 10.0)
+    return found
+
+
+def test_what_rests_on_few_measurements_is_asked_for_again_and_ever_more_rarely() -> None:
+    est = StepTimeEstimator(16, SIZES)
+    feed(est, 4, 10.0, 50)
+    feed(est, 16, 20.0, TRUSTED)
+    waits = [b - a for a, b in pairwise(asked(est, 4000, 20.0))]
+    assert waits[0] == (TRUSTED + 1) ** 2, "after n samples n^2 windows"
+    assert waits == sorted(waits) and waits[-1] > GAP
+    assert len(waits) < 30
+
+
+def test_a_burst_that_spoilt_all_measurements_is_found_out_after_a_gap() -> None:
+    est = StepTimeEstimator(16, SIZES)
+    feed(est, 4, 10.0, 50)
+    feed(est, 16, 40.0, 20)
+    feed(est, 4, 10.0, GAP + 1)
+    asked(est, 100, 20.0)
+    assert est.cost().verify[16] == pytest.approx(20, rel=0.05)
+
+
+def test_what_is_asked_for_and_not_run_is_put_off() -> None:
+    """The caller may have a reason: it is not asked in every window."""
+    est = StepTimeEstimator(16, SIZES)
+    feed(est, 4, 10.0, 50)
+    feed(est, 16, 20.0, TRUSTED)
+    feed(est, 4, 10.0, 2 * TRUSTED**2)
+    assert est.doubtful(range(4, 17)) == 16
+    assert est.doubtful(range(4, 17)) is None
+    assert est.doubtful(range(4, 9)) is None, "4 and 8 rows: the one runs all the time, the other never did"
 
 
 def test_cost_adds_up() -> None:
