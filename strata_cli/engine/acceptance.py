@@ -20,10 +20,6 @@ BINS = 10  # of the draft's own probability
 BIN_STRENGTH = 10.0
 
 
-def _odds(p: float) -> float:
-    return p / (1.0 - p)
-
-
 def _clip(p: float) -> float:
     return FLOOR if p < FLOOR else CEILING if p > CEILING else p
 
@@ -127,13 +123,13 @@ class AcceptanceTracker:
         own, pool = self._slots[slot], self._pool
         conditional, survival = [], []
         shared, ratio, alive = FIRST_GUESS, 1.0, 1.0
-        for j in range(self.depth):
+        for held, seen, pool_held, pool_seen in zip(own.accepted, own.seen, pool.accepted, pool.seen):
             # a position the pool has never reached is taken to be like the one before it
-            shared = _clip((pool.accepted[j] + POOL_STRENGTH * shared) / (pool.seen[j] + POOL_STRENGTH))
-            odds = _odds(shared)
+            shared = _clip((pool_held + POOL_STRENGTH * shared) / (pool_seen + POOL_STRENGTH))
+            odds = shared / (1.0 - shared)
             prior = odds * ratio**CARRY
-            a = _clip((own.accepted[j] + STRENGTH * prior / (1.0 + prior)) / (own.seen[j] + STRENGTH))
-            ratio = _odds(a) / odds
+            a = _clip((held + STRENGTH * prior / (1.0 + prior)) / (seen + STRENGTH))
+            ratio = a / (1.0 - a) / odds
             alive *= a
             conditional.append(a)
             survival.append(alive)
