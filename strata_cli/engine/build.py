@@ -60,13 +60,10 @@ def settle_threads(model: ModelConfig) -> None:
     torch.set_num_threads(1 << (threads.bit_length() - 1))
 
 
-def build_engine(
-    directory: Path, model: ModelConfig, config: EngineConfig, eos: Sequence[int], vocab: int | None = None
-) -> Engine:
-    """Load the checkpoint in `directory` and put an engine around it.
+def load_weights(directory: Path, model: ModelConfig, config: EngineConfig) -> tuple[Weights, torch.device]:
+    """What `config` asks for of the checkpoint in `directory`: its device, dtype and grafted MTP head.
 
-    eos: token ids that end a request. vocab: real token ids (the tokenizer's), where the embedding is padded beyond
-    them. Raises UsageError for what the checkpoint or the machine cannot honour, StrataError for a broken checkpoint.
+    Raises UsageError for what the checkpoint or the machine cannot honour, StrataError for a broken checkpoint.
     """
     device = pick_device(config.device)
     dtype = pick_dtype(config.dtype, device)
@@ -78,7 +75,18 @@ def build_engine(
     if config.batch_mtp and not found.has_mtp:
         what = f"{directory} has no MTP tensors, and --batch-mtp asks for them"
         raise UsageError(what, "drop --batch-mtp, or take a head from another checkpoint with --mtp PATH")
-    weights = checkpoint.load(model, dtype, device, graft)
+    return checkpoint.load(model, dtype, device, graft), device
+
+
+def build_engine(
+    directory: Path, model: ModelConfig, config: EngineConfig, eos: Sequence[int], vocab: int | None = None
+) -> Engine:
+    """Load the checkpoint in `directory` and put an engine around it.
+
+    eos: token ids that end a request. vocab: real token ids (the tokenizer's), where the embedding is padded beyond
+    them. Raises as `load_weights` does.
+    """
+    weights, device = load_weights(directory, model, config)
     return assemble(weights, model, config, eos, device, vocab=vocab, counts=read_counts(directory))
 
 
