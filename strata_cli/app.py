@@ -5,6 +5,7 @@ Imports no torch: a command's module is loaded when that command runs, the list 
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from strata_cli import __version__
 from strata_cli.errors import FAILED, INTERRUPTED, OK, USAGE, StrataError
+from strata_cli.ui.console import mute, say
 
 EPILOG = (
     "Results go to stdout, everything else to stderr.\n\n"
@@ -97,9 +99,9 @@ def strata(
 
 def report(what: str, hint: str = "") -> None:
     """Print `error: what` and `hint: ...` to stderr."""
-    print(f"error: {what}", file=sys.stderr)
+    say(f"error: {what}")
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        say(f"hint: {hint}")
 
 
 def run(args: Sequence[str]) -> int:
@@ -124,21 +126,17 @@ def run(args: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout left (`| head`): quietly, and nothing more is written at interpreter exit.
-        _mute_stdout()
+        mute(sys.stdout)
         return FAILED
     except OSError as error:
         _debug()
         report(f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror or error}")
-        _mute_stdout()  # what it still buffers cannot be written either
+        mute(sys.stdout)  # what it still buffers cannot be written either
         return FAILED
     except Exception as error:
         _debug()
         report(f"{type(error).__name__}: {error}", "this is a fault of strata; STRATA_DEBUG=1 prints the traceback")
         return FAILED
-
-
-def _mute_stdout() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_closed_streams() -> None:
@@ -162,7 +160,9 @@ def _debug() -> None:
 def main() -> None:
     """Entry point of the console script."""
     _open_closed_streams()
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said and done: a late Ctrl-C changes nothing
+    sys.exit(code)
 
 
 if __name__ == "__main__":

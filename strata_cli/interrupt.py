@@ -1,23 +1,28 @@
-"""Ctrl-C while the engine works: the first asks, the second ends the process."""
+"""Ctrl-C while the engine works: the first asks, the second ends the process. `kill` and a lost terminal ask too."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
 
 class Interrupt:
-    """While open, the first Ctrl-C sets `wanted` (read between windows) and calls `notice`; the second one raises."""
+    """While open, the first Ctrl-C sets `wanted` (read between windows) and calls `notice`; the second one raises.
 
-    def __init__(self, notice: Callable[[], None] = lambda: None):
-        self.wanted, self._notice = False, notice
+    signals: what counts as Ctrl-C; one that is ignored (`nohup`) stays so, but for SIGINT.
+    """
+
+    def __init__(self, notice: Callable[[], None] = lambda: None, signals: Sequence[int] = (signal.SIGINT,)):
+        self.wanted, self._notice, self._signals = False, notice, signals
 
     def __enter__(self) -> "Interrupt":
-        self._before: Any = signal.signal(signal.SIGINT, self._handle)
+        ignored = {s for s in self._signals if s != signal.SIGINT and signal.getsignal(s) == signal.SIG_IGN}
+        self._before: dict[int, Any] = {s: signal.signal(s, self._handle) for s in self._signals if s not in ignored}
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        for number, before in self._before.items():
+            signal.signal(number, before)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.wanted:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ RECORDS = "Records"
 FINISHING = "finishing this window; Ctrl-C again ends at once"
 # Settings that the text of a request depends on, with coupled sampling and with rejection sampling.
 TEXT_SETTINGS = ("accept", "device", "dtype", "kv_dtype")
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REJECTION_SETTINGS = ("spec", "spec_min_p", "drafter", "draft_vocab", "mtp")
 
 
@@ -96,7 +98,7 @@ def run(
         if settings.step_stats is not None:
             observers.append(_step_stats(stack, settings, mode, console))
         session = stack.enter_context(load_session(checkpoint, settings.engine))
-        interrupt = stack.enter_context(Interrupt(lambda: console.warn(FINISHING)))
+        interrupt = stack.enter_context(Interrupt(lambda: console.warn(FINISHING), ENDING))
         if journal:
             journal.begin()
         write = journal.append if journal else _write_stdout

@@ -80,7 +80,8 @@ class Engine:
             what = f"request {request.id}: the prompt has {len(request.prompt)} tokens, the context {self.ctx}"
             raise UsageError(what, "raise --ctx or shorten the prompt")
         params = request.params
-        if params.drafter not in (None, "off") and params.drafter not in self.drafters:
+        # with drafts off nobody drafts, whatever the request says: its text is the same
+        if self.drafters and params.drafter not in (None, "off") and params.drafter not in self.drafters:
             raise UsageError(
                 f"request {request.id}: no drafter {params.drafter!r} here", "drafter off, or another model"
             )

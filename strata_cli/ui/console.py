@@ -1,8 +1,25 @@
 """Plain lines on stderr: notes, warnings, and the summary at the end of a run. No torch."""
 
+import os
 import sys
+from typing import TYPE_CHECKING, TextIO
 
-from strata_cli.engine.stats import Totals
+if TYPE_CHECKING:
+    from strata_cli.engine.stats import Totals
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """A line on stderr, or on `stream`. Where nobody can read it (`2>/dev/full`, a reader that left) work goes on."""
+    stream = stream or sys.stderr
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        mute(stream)
+
+
+def mute(stream: TextIO) -> None:
+    """What is written to the stream from now on, and what it still buffers, goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Console:
@@ -13,13 +30,13 @@ class Console:
 
     def note(self, text: str) -> None:
         if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            say(text)
 
     def warn(self, text: str) -> None:
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        say(f"warning: {text}")
 
 
-def summary(totals: Totals) -> str:
+def summary(totals: "Totals") -> str:
     """What a run came to, with the definition of every figure that has more than one."""
     rate = f", {totals.tok_per_s:.0f} tok/s" if totals.tok_per_s is not None else ""
     lines = [f"{totals.requests} requests, {totals.tokens} tokens in {totals.wall_s:.1f} s{rate}"]

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from strata_cli.engine.types import Downgrade, Event
+from strata_cli.ui.console import say
 from strata_cli.ui.dashboard import render
 from strata_cli.ui.gpu import GpuMeter
 from strata_cli.ui.keys import Keys, is_terminal
@@ -67,7 +68,7 @@ class Quiet:
         pass
 
     def note(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        say(text, self._stream)
 
 
 class PlainProgress(Quiet):
@@ -187,8 +188,7 @@ class LiveScreen:
         self._keys.__exit__(kind, error, trace)
         self._catcher.close_line()
         for text in self._notes:
-            print(text, file=self._stream)
-        self._stream.flush()
+            say(text, self._stream)
 
     def events(self, events: Iterable[Event]) -> None:
         self._builder.events(events)

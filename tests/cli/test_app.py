@@ -124,3 +124,27 @@ def test_streams_that_are_closed_or_full(line, code, said):
     assert (ran.returncode, ran.stdout) == (code, "")
     assert ran.stderr.startswith(said)
     assert len(ran.stderr.splitlines()) == (2 if code == 2 and said else bool(said))
+
+
+@pytest.mark.parametrize("where", ["/dev/full", "closed pipe"])
+def test_a_stderr_that_nobody_can_read_costs_no_record(tmp_path: Path, where: str) -> None:
+    """Progress is secondary: the run goes on and its exit code says how it went."""
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text("".join(f'{{"prompt": "Once", "max_tokens": 40, "seed": {i}}}\n' for i in range(6)))
+    if where == "closed pipe":
+        reading, writing = os.pipe()
+        os.close(reading)
+    else:
+        writing = os.open(where, os.O_WRONLY)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}"}
+
+    def strata(*args: str) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "strata_cli.app", "run", *args]
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": writing}
+        return subprocess.run(command, cwd=ROOT, env=environment, timeout=120, **streams)
+
+    ran, refused = strata(str(prompts), "--simple"), strata(str(tmp_path / "none.jsonl"))
+    os.close(writing)
+    assert ran.returncode == 0
+    assert len(ran.stdout.splitlines()) == 6
+    assert refused.returncode == 2

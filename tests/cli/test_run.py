@@ -4,6 +4,8 @@ import json
 import os
 import signal
 
+import pytest
+
 from strata_cli.engine.seeds import derive_seed
 from strata_cli.errors import StrataError
 from tests.cli.fake import EOS, FakeEngine
@@ -168,13 +170,12 @@ def test_a_full_disk_costs_the_statistics_only(strata, prompts):
     assert ran.err.count("step statistics") == 1
 
 
-def test_the_first_ctrl_c_finishes_the_window_and_says_how_to_go_on(strata, prompts, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_ctrl_c_finishes_the_window_and_says_how_to_go_on(strata, prompts, tmp_path, monkeypatch, number):
     file, out = prompts(*({"prompt": f"p{i}", "seed": i} for i in range(8))), tmp_path / "out.jsonl"
     whole = tmp_path / "whole.jsonl"
     monkeypatch.setattr("sys.argv", ["strata", "run", str(file), "-o", str(out), "--overwrite"])
-    monkeypatch.setattr(
-        FakeEngine, "at_step", lambda self, step: os.kill(os.getpid(), signal.SIGINT) if step == 12 else None
-    )
+    monkeypatch.setattr(FakeEngine, "at_step", lambda self, step: os.kill(os.getpid(), number) if step == 12 else None)
     ran = strata("run", file, "-m", strata.model, "-o", out, "--simple")
     assert ran.code == 130
     assert f"strata run {file} -o {out} --resume" in ran.err

@@ -76,13 +76,13 @@ def test_the_context_is_a_limit() -> None:
         engine(tiny(), ctx=64).submit(request("1", prompt(64)))
 
 
-@pytest.mark.parametrize(
-    "params", [{"spec": 5}, {"drafter": "ngram"}, {"drafter": "mtp"}], ids=["spec", "ngram", "mtp"]
-)
-def test_what_cannot_be_honoured_is_refused(params: dict[str, Any]) -> None:
-    spec = 4 if "spec" in params else 0
-    with pytest.raises(UsageError):
-        engine(tiny(), spec=spec).submit(request("0", prompt(3), **params))
+def test_what_cannot_be_honoured_is_refused() -> None:
+    with pytest.raises(UsageError, match="spec 5 is above"):
+        engine(tiny(), spec=4).submit(request("0", prompt(3), spec=5))
+    e = engine(tiny())
+    del e.drafters["mtp"]  # as where the checkpoint has no head
+    with pytest.raises(UsageError, match="no drafter 'mtp'"):
+        e.submit(request("0", prompt(3), drafter="mtp"))
 
 
 def test_token_ids_outside_the_vocabulary_are_refused() -> None:
@@ -120,6 +120,36 @@ def test_numbers_that_are_none_fail_their_request_alone() -> None:
     assert found.results["0"].finish_reason == "error"
     assert "not a number" in str(found.results["0"].error)
     assert found.results["1"].token_ids == plain(prompt(20))
+
+
+@pytest.mark.parametrize("manner", [{}, {"mtp_varlen": False}, {"accept": "rejection"}, {"spec_min_p": 0.2}])
+def test_a_draft_head_whose_numbers_are_none_makes_bad_drafts_and_nothing_else(manner: dict[str, Any]) -> None:
+    """As a head that overflows in float16: greedy text is what it is without drafts, in every way to draft."""
+    e = engine(tiny(), **manner)
+    logits = e.runner.draft_logits
+    calls = 0
+
+    def poisoned(hidden: torch.Tensor, wanted: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        out = logits(hidden, wanted)
+        if calls % 3:
+            out[-1] = float("nan")
+        return out
+
+    e.runner.draft_logits = poisoned  # type: ignore[method-assign]
+    found = run(e, [request("0", prompt(12)), request("1", prompt(20))])
+    assert found.tokens("0", "1") == [plain(prompt(12)), plain(prompt(20))]
+    assert calls > 3
+
+
+@pytest.mark.parametrize("off", [{"spec": 0}, {"drafter": "off"}, {"batch_mtp": False}])
+def test_a_request_s_drafter_is_nothing_where_drafts_are_off(off: dict[str, Any]) -> None:
+    params = [SamplingParams(temperature=0.0, max_tokens=24, drafter=name) for name in ("mtp", "ngram", "off")]
+    e = engine(tiny(), **off)
+    found = run(e, [Request(str(i), prompt(12), p) for i, p in enumerate(params)])
+    assert found.tokens() == [plain(prompt(12))] * 3
+    assert {reason for r in found.records for reason in r.reason} == {"prefill", "nodraft"}
 
 
 def test_a_failed_request_leaves_nothing_in_its_pages() -> None:

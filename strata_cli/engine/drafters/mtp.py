@@ -5,9 +5,11 @@ drafts, one batched pass catches up with the true hidden rows; its last row give
 on its own output.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from strata_cli.engine.drafters import GoOn, Proposal, Seen, Wish
@@ -104,6 +106,10 @@ class MtpDrafter:
         made: dict[int, float | None] = {}
         for i, (wish, token, p) in enumerate(zip(drafting, tokens.tolist(), probabilities.tolist())):
             proposal = proposals[wish.slot]
+            if math.isnan(p):  # a head that overflows makes bad drafts: they are judged like any others
+                p = 0.0
+                if whole is not None:
+                    whole[i] = F.one_hot(tokens[i], whole.shape[1])
             proposal.tokens.append(token)
             proposal.probabilities.append(p)
             if whole is not None:
