@@ -119,6 +119,7 @@ class EngineConfig:
         def one_of(name: str, *values: str) -> None:
             require(getattr(self, name) in values, name, getattr(self, name), ", ".join(values))
 
+        require(self.mtp != "", "mtp", self.mtp, "the path of a checkpoint")
         require(1 <= self.batch <= 64, "batch", self.batch, "1 to 64 slots")
         require(self.batch_groups in (1, 2), "batch_groups", self.batch_groups, "1 or 2")
         require(self.batch_groups <= self.batch, "batch_groups", self.batch_groups, "no more than batch")

@@ -48,7 +48,7 @@ def find_model(
 
         return ModelFiles(ref, model_path())
     path = Path(ref).expanduser()
-    if path.exists():
+    if ref and _exists(path):
         return ModelFiles(ref, path)
     if aliases and ref in aliases:
         return find_model(aliases[ref], None, download, confirm)
@@ -59,6 +59,13 @@ def find_model(
     if snapshot is None:
         snapshot = _download(repo, revision or None, download, confirm or _ask, aliases or {})
     return ModelFiles(ref, snapshot)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name too long for the file system
+        return False
 
 
 def cached_snapshot(repo: str, revision: str | None) -> Path | None:
@@ -79,9 +86,9 @@ def weights_are_whole(directory: Path) -> bool:
         return any(directory.glob("*.safetensors"))
     try:
         shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError):
+        return all((directory / shard).is_file() for shard in shards)
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return True  # a broken index is the loader's to report
-    return all((directory / shard).is_file() for shard in shards)
 
 
 def cached_models() -> list[str]:

@@ -66,7 +66,7 @@ def test_what_is_not_there_lists_what_is_nearest_first(cache):
     assert {"org/llama-8b", "tiny", "demo"} <= set(caught.value.hint.replace(",", "").split())
 
 
-@pytest.mark.parametrize("ref", ["/no/such/dir", "./no/model", "~/nothing", "a/b/c", "/", "org/"])
+@pytest.mark.parametrize("ref", ["/no/such/dir", "./no/model", "~/nothing", "a/b/c", "/", "org/", "", "x" * 300])
 def test_a_path_that_is_not_there_is_no_repository(cache, ref):
     with pytest.raises(UsageError, match="no such model"):
         find_model("a//b" if ref == "/" else ref)
@@ -147,3 +147,9 @@ def test_a_failing_network_is_one_line(hub):
         find_model("org/model", download=True)
     assert caught.value.what == "org/model cannot be fetched: no route to host"
     assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("index", ['{"weight_map": {"a": 5}}', "[" * 100000, "[]", '{"weight_map": 5}'])
+def test_a_broken_index_is_left_to_the_loader(tmp_path, index):
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    assert weights_are_whole(tmp_path)

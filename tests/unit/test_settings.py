@@ -65,6 +65,7 @@ def test_environment_values(config, variable, text, value):
     [
         ("spce = 4", 'unknown setting "spce" (did you mean spec?)'),
         ("spec = 17", "spec = 17 is out of range"),
+        ('mtp = ""', "mtp = '' is out of range"),
         ('spec = "4"', "spec = '4'"),
         ("spec = 4.5", "spec = 4.5"),
         ("[sampling]\ntemp = 1", 'unknown sampling setting "temp"'),
