@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from strata_cli.batch.journal import Journal, Mode, meta_path, refuse_existing
+from strata_cli.batch.journal import Journal, Mode, draft_path, meta_path, refuse_existing
 from strata_cli.batch.records import Faults, PromptRecord, parse
 from strata_cli.batch.results import RecordWriter
 from strata_cli.batch.runner import Job, StepStats, run_batch
@@ -131,7 +131,9 @@ def _check_distinct(prompts: str, output: Path | None, step_stats: Path | None) 
     taken: dict[str, str] = {} if prompts == "-" else {os.path.realpath(prompts): "the input"}
     writes = [(step_stats, "--step-stats")]
     if output is not None:
-        writes = [(output, "--output"), (meta_path(output), "the sidecar of --output"), *writes]
+        sidecar = meta_path(output)
+        drafts = [(draft_path(path), "a draft of --output") for path in (output, sidecar)]
+        writes = [(output, "--output"), (sidecar, "the sidecar of --output"), *drafts, *writes]
     for path, name in writes:
         if path is None:
             continue

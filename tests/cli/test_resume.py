@@ -141,3 +141,41 @@ def test_a_reader_that_leaves(strata, prompts):
     assert process.returncode == 1
     assert "Traceback" not in err
     assert "Broken" not in err
+
+
+@pytest.mark.parametrize(
+    ("output", "what"),
+    [
+        ("", "is not the name of a file"),
+        ("/", "is not the name of a file"),
+        (".", "is not the name of a file"),
+        ("..", "is not a file"),
+        ("x" * 245, "File name too long"),
+        ("x" * 300, "File name too long"),
+        ("dangling", "dangling is a link to nothing"),
+        ("loop", "loop is a link to nothing"),
+        ("loop/x", "Too many levels of symbolic links"),
+        ("prompts.jsonl/x", "no directory prompts.jsonl"),
+        ("sidecar", "sidecar.meta.json is not a file"),
+    ],
+)
+@pytest.mark.parametrize("flags", [[], ["--resume"], ["--overwrite"]])
+def test_outputs_that_no_run_can_write(strata, prompts, tmp_path, monkeypatch, output, what, flags):
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    Path("dangling").symlink_to("nowhere")
+    Path("sidecar.meta.json").mkdir()
+    ran = strata("run", prompts(*LINES).name, "-m", strata.model, "-o", output, *flags)
+    assert (ran.code, strata.engines) == (2, [])
+    error, hint = ran.err.splitlines()
+    assert what in error
+    assert hint.startswith("hint: ")
+
+
+@pytest.mark.parametrize("name", ["out.jsonl.new", "out.jsonl.meta.json.new"])
+def test_no_draft_is_written_over_the_input(strata, prompts, tmp_path, name):
+    file = prompts(*LINES, name=name)
+    ran = strata("run", file, "-m", strata.model, "-o", tmp_path / "out.jsonl")
+    assert ran.code == 2
+    assert "is the input and a draft of --output" in ran.err
+    assert file.read_text().count("\n") == len(LINES)
