@@ -16,7 +16,8 @@ from strata_cli.config import EngineConfig, SamplingParams
 from strata_cli.engine.types import Event, Request
 from strata_cli.errors import UsageError
 from strata_cli.hub import find_model
-from strata_cli.model.config import ModelConfig, load_config
+from strata_cli.model.config import SIZE_LIMIT, ModelConfig, load_config
+from strata_cli.model.files import present, read_object, shown
 from strata_cli.settings import Settings
 from strata_cli.text.stop import StopWatch
 from strata_cli.text.template import ChatTemplate
@@ -31,6 +32,7 @@ DEFAULT_KEYS = {
     **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")},
     "max_new_tokens": "max_tokens",
 }
+WHOLE_KEYS = ("top_k", "max_new_tokens")
 SAMPLE_BYTES = 1 << 16
 Messages = Sequence[Mapping[str, Any]]
 
@@ -258,18 +260,26 @@ def read_checkpoint(
 
 
 def read_defaults(directory: Path) -> SamplingParams:
-    """The sampling that generation_config.json recommends; `do_sample: false` is temperature 0."""
+    """The sampling that generation_config.json recommends; `do_sample: false` is temperature 0.
+
+    Raises UsageError: a file that cannot be read, a value of the wrong type or out of range.
+    """
     path = directory / "generation_config.json"
-    if not path.is_file():
+    if not present(path):
         return SamplingParams()
+    found = {key: value for key, value in read_object(path).items() if value is not None}
+    if not isinstance(found.get("do_sample", True), bool):
+        raise UsageError(f"{path}: do_sample = {shown(found['do_sample'])}: must be true or false")
+    for key in [key for key in DEFAULT_KEYS if key in found]:
+        value, whole = found[key], key in WHOLE_KEYS
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or abs(value) > SIZE_LIMIT:
+            kind = "whole number" if whole else "number"
+            raise UsageError(f"{path}: {key} = {shown(value)}: must be a {kind} of at most {SIZE_LIMIT}")
+    given = {field: found[key] for key, field in DEFAULT_KEYS.items() if key in found}
+    if found.get("do_sample") is False:
+        given["temperature"] = 0.0
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        given = {field: found[key] for key, field in DEFAULT_KEYS.items() if found.get(key) is not None}
-        if found.get("do_sample") is False:
-            given["temperature"] = 0.0
         return SamplingParams(**given)
-    except (ValueError, TypeError, AttributeError) as fault:
-        raise UsageError(f"{path}: {fault}") from None
     except UsageError as fault:
         raise UsageError(f"{path}: {fault.what}", fault.hint) from None
 

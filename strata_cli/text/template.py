@@ -16,6 +16,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from strata_cli.errors import UsageError
+from strata_cli.model.files import one_line, present, read_object, read_text, shown
 
 Message = Mapping[str, Any]
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")  # names of one thing; templates read the first
@@ -35,26 +36,29 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens or {})
         try:
             self._template = _environment().from_string(source)
-        except jinja2.TemplateError as fault:
-            raise UsageError(f"{place}: {fault}") from None
+        except Exception as fault:  # deep nesting and the like are Python's own errors
+            raise UsageError(f"{place}: {_words(fault)}") from None
 
     @classmethod
     def load(cls, directory: Path) -> "ChatTemplate | None":
-        """chat_template.jinja of a checkpoint, else `chat_template` of its tokenizer_config.json, else None."""
+        """chat_template.jinja of a checkpoint, else `chat_template` of its tokenizer_config.json, else None.
+
+        Raises UsageError: a file that cannot be read, a template that is not text or does not compile.
+        """
         config_path, file = directory / "tokenizer_config.json", directory / "chat_template.jinja"
-        try:
-            config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
-        except ValueError as fault:
-            raise UsageError(f"{config_path}: not valid JSON: {fault}") from None
-        source = file.read_text(encoding="utf-8") if file.is_file() else config.get("chat_template")
+        config = read_object(config_path) if present(config_path) else {}
+        place = file if present(file) else config_path
+        source = read_text(file) if place == file else config.get("chat_template")
         if isinstance(source, list):  # several named ones
-            source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
+            named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
+            source = named.get("default")
         if not source:
             return None
-        named = {key: value for key, value in config.items() if key.endswith("_token")}
-        tokens = {key: value["content"] if isinstance(value, dict) else value for key, value in named.items()}
-        special = {key: value for key, value in tokens.items() if isinstance(value, str)}
-        return cls(source, special, str(file if file.is_file() else config_path))
+        if not isinstance(source, str):
+            raise UsageError(f"{place}: chat_template = {shown(source)}: must be a string")
+        tokens = {key: value.get("content") if isinstance(value, dict) else value for key, value in config.items()}
+        special = {key: value for key, value in tokens.items() if key.endswith("_token") and isinstance(value, str)}
+        return cls(source, special, str(place))
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> str:
         """The prompt's text.
@@ -64,14 +68,21 @@ class ChatTemplate:
             add_generation_prompt: end with the opening of the assistant's turn.
             variables: what the template reads beside (`enable_thinking` and the like).
 
-        Raises UsageError with the template's own words when it refuses the conversation.
+        Raises UsageError with the template's own words when it refuses the conversation, and for whatever goes wrong
+        in it: it is a stranger's code.
         """
         chat = [_with_reasoning_names(message) for message in messages]
         variables = {**self._special_tokens, "tools": None, "documents": None, **variables}
         try:
             return self._template.render(messages=chat, add_generation_prompt=add_generation_prompt, **variables)
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError) as fault:
-            raise UsageError(f"{self.place} refuses the messages: {fault}") from None
+        except Exception as fault:
+            raise UsageError(f"{self.place} refuses the messages: {_words(fault)}") from None
+
+
+def _words(fault: Exception) -> str:
+    """What a template says, or the kind of Python's error: its text alone ("'x'") tells little."""
+    kind = "" if isinstance(fault, jinja2.TemplateError) else f"{type(fault).__name__}: "
+    return one_line(f"{kind}{fault}")
 
 
 def _with_reasoning_names(message: Message) -> dict[str, Any]:

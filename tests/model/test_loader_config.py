@@ -101,7 +101,7 @@ def test_not_a_checkpoint(tmp_path: Path) -> None:
         ('{\n"hidden_size": 3,\n}', r"config\.json:3: not valid JSON: "),
         ("", r"config\.json:1: not valid JSON: "),
         ("[1]", r"config\.json: must be a JSON object, found list"),
-        ("\udcff", r"cannot read .*config\.json: "),
+        ("\udcff", r"cannot read .*config\.json: not UTF-8 at byte 0"),
     ],
 )
 def test_json_faults(tmp_path: Path, text: str, what: str) -> None:
@@ -110,11 +110,25 @@ def test_json_faults(tmp_path: Path, text: str, what: str) -> None:
         load_config(tmp_path)
 
 
+@pytest.mark.parametrize("name", ("config.json", "generation_config.json", "tokenizer.json"))
+def test_what_is_not_a_file_is_not_taken_as_absent(tmp_path: Path, name: str) -> None:
+    make_tiny(tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    with pytest.raises(UsageError, match=f"{name} is not a file"):
+        load_config(tmp_path)
+
+
 def test_unsupported_architecture() -> None:
     assert refused({"model_type": "mixtral"}) == "architecture mixtral is not supported (supported: qwen3_5_moe)"
     line = refused({"model_type": None, "architectures": ["OtherForCausalLM"]})
     assert line.startswith("architecture OtherForCausalLM is not supported")
-    assert refused({"model_type": None}).startswith("architecture none named is not supported")
+    for classes in (None, 5, {"a": 1}, []):
+        line = refused({"model_type": None, "architectures": classes})
+        assert line.startswith("architecture none named is not supported")
+    assert refused({"model_type": "a\nb" * 400}).count("\n") == 0
+    for kind in (["x"], {"a": 1}, 5):
+        assert refused({"model_type": kind}).endswith(": must be a string")
 
 
 @pytest.mark.parametrize("name", [*SIZES, "rms_norm_eps"])
@@ -129,9 +143,38 @@ def test_nonsensical_sizes(name: str, value: Any) -> None:
     assert refused({name: value}) == f"{name} = {json.dumps(value)}: must be a whole number above 0"
 
 
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_beyond_any_model(name: str) -> None:
+    limit = 10_000 if name == "num_hidden_layers" else 2**31
+    assert refused({name: limit + 1}) == f"{name} = {limit + 1}: must be at most {limit}"
+
+
+def test_mtp_layers() -> None:
+    assert parse_config(TEXT).mtp_num_hidden_layers == 1
+    assert parse_config({**TEXT, "mtp_num_hidden_layers": 0}).mtp_num_hidden_layers == 0
+
+
 @pytest.mark.parametrize(
     "changes, what",
     [
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps = 1000"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps = Infinity: must be at most 1e+30"),
+        ({"rope_parameters": {"rope_theta": 10**400}}, "rope_theta = 1000"),
+        ({"rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 1e308}}, "partial_rotary_factor = 1e+308: "),
+        ({"rope_parameters": {"rope_theta": 1e6, "rope_type": ["x"]}}, "rope_parameters.rope_type = ['x']: "),
+        ({"num_experts": 2**20}, "num_experts = 1048576: more than 1000000 in all layers"),
+        ({"mtp_num_hidden_layers": 2}, "mtp_num_hidden_layers = 2: not supported, only a head of 1 layer"),
+        ({"mtp_num_hidden_layers": "x"}, 'mtp_num_hidden_layers = "x": not supported'),
+        ({"mtp_num_hidden_layers": True}, "mtp_num_hidden_layers = true: not supported"),
+        ({"quantization_config": 5}, "quantization_config = 5: must be an object"),
+        ({"quantization_config": "x"}, 'quantization_config = "x": must be an object'),
+        ({"quantization_config": []}, "quantization_config = []: must be an object"),
+        ({"quantization_config": {"config_groups": 5}}, "config_groups = 5: must be an object"),
+        ({"quantization_config": {"config_groups": {"group_0": 5}}}, "group_0 = 5: must be an object"),
+        ({"quantization_config": {"config_groups": {"g": {"weights": 5}}}}, "weights = 5: must be an object"),
+        ({"text_config": [1]}, "text_config = [1]: must be an object"),
+        ({"tie_word_embeddings": "no"}, 'tie_word_embeddings = "no": must be true or false'),
+        ({"layer_types": [[]] * 6}, "layer_types = []: not supported"),
         ({"rms_norm_eps": -1e-6}, "rms_norm_eps = -1e-06: must be a number above 0"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps = NaN: must be a number above 0"),
         ({"rope_parameters": {"rope_type": "default"}}, "rope_theta is missing"),

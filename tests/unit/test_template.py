@@ -93,6 +93,56 @@ def test_a_broken_template_is_named():
         ChatTemplate("{% if %}", place="file.jinja")
 
 
+@pytest.mark.parametrize(
+    "source, what",
+    [
+        ("{{ 1 / 0 }}", "ZeroDivisionError: division by zero"),
+        ("{% for i in range(99999999999) %}{% endfor %}", "OverflowError: Range too big"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "RecursionError: "),
+        ("{{ none + 1 }}", "TypeError: "),
+        ("{{ [].index(3) }}", "ValueError: "),
+        ("{{ 'x'.encode().decode('utf-7x') }}", "LookupError: "),
+        ("{{ raise_exception('two\\nlines') }}", "two lines"),
+    ],
+)
+def test_whatever_a_template_raises_is_one_line_that_names_it(source, what):
+    with pytest.raises(UsageError) as raised:
+        ChatTemplate(source, place="file.jinja").render([])
+    assert raised.value.what.startswith(f"file.jinja refuses the messages: {what}") and "\n" not in raised.value.what
+
+
+def test_a_template_too_deep_to_compile():
+    with pytest.raises(UsageError, match=r"file\.jinja: RecursionError: "):
+        ChatTemplate("{{ " + "(" * 100_000 + " }}", place="file.jinja")
+
+
+@pytest.mark.parametrize(
+    "name, content, what",
+    [
+        ("tokenizer_config.json", b"[]", "must be a JSON object, found list"),
+        ("tokenizer_config.json", b"[" * 100_000, "nested too deeply"),
+        ("tokenizer_config.json", b"{", "not valid JSON"),
+        ("tokenizer_config.json", b'{"chat_template": 5}', "chat_template = 5: must be a string"),
+        ("tokenizer_config.json", b'{"chat_template": [{"name": "default", "template": [5]}]}', "must be a string"),
+        ("tokenizer_config.json", None, "is not a file"),
+        ("chat_template.jinja", b"\xff", "not UTF-8 at byte 0"),
+        ("chat_template.jinja", None, "is not a file"),
+    ],
+)
+def test_files_that_are_damaged(tmp_path, name, content, what):
+    path = tmp_path / name
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(UsageError) as raised:
+        ChatTemplate.load(tmp_path)
+    assert f"{path}" in raised.value.what and what in raised.value.what
+
+
+@pytest.mark.parametrize("entries", ['[{"name": "x"}]', "[5]", "[]", '[{"name": "default"}]'])
+def test_named_templates_without_a_default(tmp_path, entries):
+    (tmp_path / "tokenizer_config.json").write_text(f'{{"chat_template": {entries}, "a_token": {{}}}}')
+    assert ChatTemplate.load(tmp_path) is None
+
+
 def test_the_sandbox_holds():
     with pytest.raises(UsageError, match="unsafe"):
         ChatTemplate("{{ ''.__class__.__mro__ }}").render([])

@@ -3,12 +3,13 @@
 Verification always scores every id, so a smaller choice costs acceptance and nothing else.
 """
 
-import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from strata_cli.errors import UsageError
+from strata_cli.model.files import present, read_object, shown
 
 COUNTS_FILE = "token_counts.json"  # beside the weights: {"token id": count}
 REFRESH_TOKENS = 4096  # committed tokens between two choices
@@ -45,9 +46,12 @@ class DraftVocab:
 def read_counts(directory: Path) -> dict[int, int]:
     """The counts file of a checkpoint, {} without one. Raises UsageError for a file that is something else."""
     path = directory / COUNTS_FILE
-    if not path.is_file():
+    if not present(path):
         return {}
-    try:
-        return {int(token): int(count) for token, count in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (ValueError, AttributeError) as fault:
-        raise UsageError(f"{path}: {fault}", 'expected {"token id": count, ...}') from None
+    expected = 'expected {"token id": count, ...}'
+    found = read_object(path, expected)
+    for token, count in found.items():
+        # 18 digits: longer ones int() may refuse, and no model has such ids
+        if not re.fullmatch("[0-9]{1,18}", token) or isinstance(count, bool) or not isinstance(count, int):
+            raise UsageError(f"{path}: {shown(token)} = {shown(count)}", expected)
+    return {int(token): count for token, count in found.items()}

@@ -3,7 +3,6 @@
 File format: 8 bytes little-endian length, a JSON header {name: {dtype, shape, data_offsets}}, the data.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from strata_cli.errors import StrataError, UsageError
 from strata_cli.model.config import ModelConfig
+from strata_cli.model.files import one_line, parse_object, present, read_object, shown
 from strata_cli.model.qwen3_5_moe import MTP, Shape, expert_parts, mtp_tensor_shapes, rename, tensor_shapes
 from strata_cli.model.weights import Stored, Weights
 from strata_cli.model.weights.formats import Format, recognise, split_name
@@ -117,7 +117,7 @@ class Checkpoint:
             del shapes["lm_head.weight"]
         main = self._match({name: parts for name, parts in self.weights.items() if not name.startswith(MTP)}, shapes)
         source = graft or self
-        if not source.has_mtp:
+        if not source.has_mtp or (graft is None and config.mtp_num_hidden_layers == 0):
             if graft:
                 raise UsageError(f"{graft.path} has no MTP head", "its tensors would be named mtp.*")
             return main, None
@@ -165,27 +165,28 @@ def read_header(file: Path) -> list[Stored]:
     data = 8 + length
     if size < data:
         raise UsageError(f"{file} is truncated: {size} bytes, its header alone has {data}", "fetch it again")
-    try:
-        header: dict[str, Any] = json.loads(text)
-        header.pop("__metadata__", None)
-        tensors = [_stored(file, name, entry, data) for name, entry in header.items()]
-    except (ValueError, TypeError, KeyError, AttributeError) as fault:
-        raise UsageError(f"{file} has a corrupt header: {fault!r}", "fetch it again") from fault
+    header = parse_object(text, f"{file} header", "fetch it again")
+    header.pop("__metadata__", None)
+    tensors = [_stored(file, name, entry, data) for name, entry in header.items()]
     end = max((tensor.offset + tensor.size_bytes for tensor in tensors), default=data)
     if size < end:
         raise UsageError(f"{file} is truncated: {size} bytes of {end}", "fetch it again")
     for tensor in tensors:
         width = ITEM_BYTES.get(tensor.dtype)
-        if tensor.offset < data or (width and tensor.size_bytes != prod(tensor.shape) * width):
+        if width and tensor.size_bytes != prod(tensor.shape) * width:
             what = f"{tensor.name} of {tensor.dtype} {list(tensor.shape)} has {tensor.size_bytes} bytes"
             raise UsageError(f"{file} has a corrupt header: {what}", "fetch it again")
     return tensors
 
 
-def _stored(file: Path, name: str, entry: dict[str, Any], data: int) -> Stored:
-    """One entry of a header; offsets in it count from `data`, where the header ends."""
-    start, stop = map(int, entry["data_offsets"])
-    return Stored(file, name, str(entry["dtype"]), tuple(map(int, entry["shape"])), data + start, stop - start)
+def _stored(file: Path, name: str, entry: Any, data: int) -> Stored:
+    """One entry of a header; offsets in it count from `data`, where the header ends. Raises UsageError."""
+    match entry:
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(start), int(stop)]} if (
+            0 <= start <= stop and all(isinstance(n, int) and n >= 0 for n in shape)
+        ):
+            return Stored(file, name, dtype, tuple(shape), data + start, stop - start)
+    raise UsageError(f"{file} has a corrupt header: {one_line(name)} is {shown(entry)}", "fetch it again")
 
 
 def read_tensor(stored: Stored) -> Tensor:
@@ -208,11 +209,11 @@ def _files(path: Path) -> list[Path]:
         return [path]
     files = sorted(path.glob("*.safetensors"))
     index = path / INDEX
-    if index.is_file():
-        try:
-            listed = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, TypeError, KeyError, AttributeError) as fault:
-            raise UsageError(f"{index} is not an index of safetensors files: {fault!r}") from fault
+    if present(index):
+        names = read_object(index, "fetch it again").get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise UsageError(f"{index}: weight_map must be an object of file names", "fetch it again")
+        listed = set(names.values())
         missing = sorted(listed - {file.name for file in files})
         if missing:
             raise UsageError(
