@@ -74,7 +74,9 @@ class ChatTemplate:
         chat = [_with_reasoning_names(message) for message in messages]
         variables = {**self._special_tokens, "tools": None, "documents": None, **variables}
         try:
-            return self._template.render(messages=chat, add_generation_prompt=add_generation_prompt, **variables)
+            text = self._template.render(messages=chat, add_generation_prompt=add_generation_prompt, **variables)
+            text.encode()  # a lone surrogate is no text, and the tokenizer would refuse it less kindly
+            return text
         except Exception as fault:
             raise UsageError(f"{self.place} refuses the messages: {_words(fault)}") from None
 

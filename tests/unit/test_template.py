@@ -100,6 +100,7 @@ def test_a_broken_template_is_named():
         ("{% for i in range(99999999999) %}{% endfor %}", "OverflowError: Range too big"),
         ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "RecursionError: "),
         ("{{ none + 1 }}", "TypeError: "),
+        ("{{ '\\ud800' }}", "UnicodeEncodeError: "),
         ("{{ [].index(3) }}", "ValueError: "),
         ("{{ 'x'.encode().decode('utf-7x') }}", "LookupError: "),
         ("{{ raise_exception('two\\nlines') }}", "two lines"),
