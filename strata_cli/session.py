@@ -5,7 +5,6 @@ before a weight is loaded; `open_session` adds the engine.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -92,9 +91,9 @@ class Checkpoint:
     @property
     def format(self) -> str:
         """What config.json calls the weights: "int4 g32", "bfloat16", or "safetensors" where it says nothing."""
-        top = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
-        text = top.get("text_config", {})
-        groups = top.get("quantization_config", {}).get("config_groups", {})
+        top = read_object(self.path / "config.json")
+        text = top.get("text_config") or {}
+        groups = (top.get("quantization_config") or {}).get("config_groups") or {}
         for group in groups.values():
             weights = group.get("weights") or {}
             return f"int{weights.get('num_bits')} g{weights.get('group_size')}"
@@ -103,7 +102,8 @@ class Checkpoint:
     def fingerprint(self) -> str:
         """16 digits that tell this checkpoint from another: all small files, and samples of the weights."""
         digest = hashlib.sha256()
-        for file in sorted(p for p in self.path.iterdir() if p.suffix in (".json", ".jinja", ".safetensors")):
+        kinds = (".json", ".jinja", ".safetensors")
+        for file in sorted(p for p in self.path.iterdir() if p.suffix in kinds and p.is_file()):
             size = file.stat().st_size
             digest.update(f"{file.name} {size}\n".encode())
             with file.open("rb") as stream:

@@ -5,13 +5,14 @@ import os
 
 import pytest
 
-from strata_cli.config import SamplingParams
+from strata_cli.config import EngineConfig, SamplingParams
 from strata_cli.engine.drafters.vocab import read_counts
 from strata_cli.errors import USAGE, UsageError
 from strata_cli.model.config import load_config
 from strata_cli.model.files import present, read_object, shown
-from strata_cli.session import read_defaults
+from strata_cli.session import read_checkpoint, read_defaults
 from strata_cli.text.template import ChatTemplate
+from tests.cli.fake import make_model
 
 READERS = {
     "config.json": load_config,
@@ -122,3 +123,21 @@ def test_counts_as_they_should_be(tmp_path):
     assert read_counts(tmp_path) == {}
     (tmp_path / "token_counts.json").write_text('{"3": 14, "15": 0}')
     assert read_counts(tmp_path) == {3: 14, 15: 0}
+
+
+def test_what_is_null_is_absent_and_a_folder_is_no_file_of_the_model(tmp_path):
+    model = make_model(tmp_path / "model")
+    path = model / "config.json"
+    top = json.loads(path.read_text())
+    plain = {**top, **top.pop("text_config", {})}
+    path.write_text(json.dumps(plain))
+    before = read_checkpoint(str(model), EngineConfig())
+    (model / "notes.json").mkdir()
+    assert before.fingerprint() == read_checkpoint(str(model), EngineConfig()).fingerprint()
+    for null in (
+        {"quantization_config": None},
+        {"text_config": None},
+        {"quantization_config": {"config_groups": None}},
+    ):
+        path.write_text(json.dumps({**plain, **null}))
+        assert read_checkpoint(str(model), EngineConfig()).format == before.format
