@@ -241,8 +241,10 @@ def read_checkpoint(
     """The checkpoint that `ref` names.
 
     Raises UsageError: no such model, a directory that is no checkpoint, an architecture that is not supported, more
-    context than the model has.
+    context than the model has, no directory to take an MTP head from.
     """
+    if config.mtp is not None and not Path(config.mtp).is_dir():
+        raise UsageError(f"--mtp: no directory {config.mtp}", "a checkpoint with an MTP head")
     found = find_model(ref, aliases, download)
     model = load_config(found.path)
     tokenizer = Tokenizer.load(found.path)

@@ -153,7 +153,7 @@ def _read(prompts: str, console: Console) -> bytes:
     except FileNotFoundError:
         raise UsageError(f"no such file: {prompts}", "a JSONL file, or - for stdin") from None
     except OSError as fault:
-        raise UsageError(f"{prompts} cannot be read: {fault.strerror}") from None
+        raise UsageError(f"{prompts} cannot be read: {fault.strerror}", "a JSONL file, or - for stdin") from None
 
 
 def _prompts(records: Sequence[PromptRecord], checkpoint: Checkpoint, settings: Settings, name: str) -> list[Prompt]:

@@ -262,3 +262,7 @@ def test_a_foreign_results_file_is_not_resumed(strata, prompts, tmp_path):
     assert strata(*args).code == 0
     out.write_text('{"custom_id": ["a"]}\n' + out.read_text())
     assert "is not in the input" in refuse(strata, *args, "--resume", loads=1)
+
+
+def test_a_head_from_nowhere_is_refused_before_anything_is_loaded(strata, prompts):
+    assert "--mtp: no directory" in refuse(strata, "run", prompts(GOOD), "-m", strata.model, "--mtp", "nowhere")
