@@ -1,0 +1,92 @@
+"""Shapes of everything a process allocates beside the weights: pools, window buffers, sampler. No torch.
+
+The memory plan adds them up before anything exists, the builder allocates by the same functions, so the two agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from strata_kernels.params import AttentionParams, GatedDeltaParams
+
+PAGE_TOKENS = 64  # positions of a page; prefix-cache entries end at multiples of it, so shared pages are always whole
+SPLIT_PAGES = 4  # pages of one pass over the keys: a fixed size, so that a longer neighbour changes no bit
+QUERY_TILE = 8  # rows of one slot that read its keys together
+
+ROW_FIELDS = ("tokens", "sources", "positions", "slots", "places", "hidden", "steps", "tile_of")
+SLOT_FIELDS = ("first", "many", "certain")
+
+NO_RECURRENCE = GatedDeltaParams(hidden=0, key_heads=0, value_heads=0, key_dim=0, value_dim=0, kernel=1, eps=0.0)
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "bool": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A tensor to be allocated. `dtype` in torch's words."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+Arrays = Mapping[str, Array]
+
+
+def nbytes(arrays: Arrays) -> int:
+    return sum(array.nbytes for array in arrays.values())
+
+
+def table_pages(ctx: int) -> int:
+    """Pages of a slot's table for `ctx` tokens: whole key splits."""
+    return -(-ctx // (PAGE_TOKENS * SPLIT_PAGES)) * SPLIT_PAGES
+
+
+def tiles(rows: int, slots: int) -> int:
+    """Query tiles that any `rows` rows of `slots` slots fit in."""
+    return rows // QUERY_TILE + min(rows, slots)
+
+
+def section_size(rows: int, slots: int) -> int:
+    """Integers that describe one forward of up to `rows` padded rows."""
+    return len(ROW_FIELDS) * rows + len(SLOT_FIELDS) * slots + tiles(rows, slots) * (1 + 2 * QUERY_TILE)
+
+
+def kv_pool(params: AttentionParams, layers: int, pages: int, dtype: str) -> dict[str, Array]:
+    """Keys and values of `layers` attention layers, the MTP head's included."""
+    shape = (layers, pages, PAGE_TOKENS, params.kv_heads, params.head_dim)
+    return {"k": Array(shape, dtype), "v": Array(shape, dtype)}
+
+
+def recurrent_pool(
+    params: GatedDeltaParams | None, layers: int, slots: int, rows: int, places: int
+) -> dict[str, Array]:
+    """State of `layers` GatedDeltaNet layers. rows: the most decode rows of a slot; places: of the snapshot pool."""
+    p = params or NO_RECURRENCE
+    state, columns = (p.value_heads, p.key_dim, p.value_dim), (p.kernel - 1, p.channels)
+    held = {
+        "k": (rows, p.key_heads, p.key_dim),
+        "v": (rows, p.value_heads, p.value_dim),
+        "beta": (rows, p.value_heads),
+        "decay": (rows, p.value_heads),
+        "conv_rows": (rows, p.channels),
+    }
+    return {
+        "state": Array((layers, slots, *state)),
+        "conv": Array((layers, slots, *columns)),
+        **{name: Array((layers, slots, *shape)) for name, shape in held.items()},
+        "pending": Array((layers, slots), "int64"),
+        "snap_state": Array((places, layers, *state)),
+        "snap_conv": Array((places, layers, *columns)),
+    }
+
+
+def snapshot_bytes(params: GatedDeltaParams | None, layers: int) -> int:
+    """Bytes of one place of the snapshot pool."""
+    arrays = recurrent_pool(params, layers, 0, 0, 1)
+    return sum(arrays[name].nbytes for name in ("snap_state", "snap_conv"))
