@@ -17,12 +17,12 @@ def product(x: Tensor, weights: Sequence[Weight], count: int) -> Tensor:
     `count`: real rows; the others come out as 0. A row's bits depend on that row and the weights alone.
     """
     formats = tuple(weight.format for weight in weights)
-    return sibling("product", formats, x.device.type).product(x, weights, count)  # type: ignore[no-any-return]
+    return sibling("product", formats, x.device.type).product(x, weights, count)
 
 
 def lookup(weight: Weight, ids: Tensor) -> Tensor:
     """The rows of a weight that ids (int64 [n], on the weight's device) name, float32 [n, in]."""
-    return sibling("product", (weight.format,), ids.device.type).lookup(weight, ids)  # type: ignore[no-any-return]
+    return sibling("product", (weight.format,), ids.device.type).lookup(weight, ids)
 
 
 def expert_products(x: Tensor, chosen: Tensor, shares: Tensor, bank: ExpertBank, count: int) -> Tensor:
@@ -33,7 +33,7 @@ def expert_products(x: Tensor, chosen: Tensor, shares: Tensor, bank: ExpertBank,
     """
     formats = (*(stack.format for stack in bank.gate_up), bank.down.format)
     run = sibling("product", formats, x.device.type).expert_products
-    return run(x, chosen, shares, bank, count)  # type: ignore[no-any-return]
+    return run(x, chosen, shares, bank, count)
 
 
 __all__ = ["expert_products", "lookup", "product"]
