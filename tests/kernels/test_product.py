@@ -33,16 +33,23 @@ def generator(*seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(hash(seed) % 2**31)
 
 
-def dense_weight(name: str, n: int, k: int) -> tuple[Weight, torch.Tensor]:
-    values = torch.randn(n, k, generator=generator(n, k)).to(DTYPES[name])
+def dense_weight(name: str, n: int, k: int, seed: int = 0) -> tuple[Weight, torch.Tensor]:
+    values = torch.randn(n, k, generator=generator(n, k, seed)).to(DTYPES[name])
     return Weight(name, {"weight": values}, (n, k)), values.double()
 
 
 def packed_weight(
-    bits: int, n: int, k: int, group: int, zero: bool = False, order: bool = False, scales: str = "bf16"
+    bits: int,
+    n: int,
+    k: int,
+    group: int,
+    zero: bool = False,
+    order: bool = False,
+    scales: str = "bf16",
+    seed: int = 0,
 ) -> tuple[Weight, torch.Tensor]:
     """A weight packed by compressed-tensors itself, and its values in double precision."""
-    g = generator(bits, n, k, group)
+    g = generator(bits, n, k, group, seed)
     low, high, groups = -(1 << bits - 1), (1 << bits - 1) - 1, k // group
     codes = torch.randint(low, high + 1, (n, k), generator=g, dtype=torch.int8)
     scale = (torch.rand(n, groups, generator=g) * 0.1 + 0.01).to(DTYPES[scales])
