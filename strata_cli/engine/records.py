@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from strata_cli.engine.parts import Window
-from strata_cli.engine.types import StepRecord
+from strata_cli.engine.record import StepRecord
 
 PHASES = ("plan", "draft", "verify", "sample", "commit")
 

@@ -7,8 +7,9 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from strata_cli.engine.record import StepRecord
 from strata_cli.engine.tally import SlotTally, SlowSlot, reads_prompt, slow_slot
-from strata_cli.engine.types import Downgrade, Event, Finished, SpecStats, Started, StepRecord, WindowDone
+from strata_cli.engine.types import Downgrade, Event, Finished, SpecStats, Started, WindowDone
 from strata_cli.ui.gpu import NOTHING, Gauges
 
 RECENT = 32  # windows that "now" means for a slot

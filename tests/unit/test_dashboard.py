@@ -4,6 +4,7 @@ import dataclasses
 import io
 import re
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -180,7 +181,7 @@ def test_a_request_that_lost_its_slot_leaves_the_row_and_comes_back_with_its_tok
     builder, events = run(engine, 12, header)
     _, second = builder.snapshot().slots
     record = next(e.record for e in reversed(events) if isinstance(e, WindowDone))
-    alone = dataclasses.replace(
+    alone = msgspec.structs.replace(
         record,
         slots=1,
         **{
@@ -198,7 +199,7 @@ def test_a_request_that_lost_its_slot_leaves_the_row_and_comes_back_with_its_tok
 def test_a_window_of_one_group_says_nothing_of_the_other() -> None:
     builder, events = run(ScriptedEngine(requests=4, max_tokens=(100, 110)), 5)
     record = next(e.record for e in reversed(events) if isinstance(e, WindowDone))
-    other = dataclasses.replace(
+    other = msgspec.structs.replace(
         record, group=1, slots=0, slot=[], request=[], prompt=[], L=[], keeps=[], ctx=[], reason=[]
     )
     builder.events([WindowDone(other)])
