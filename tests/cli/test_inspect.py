@@ -22,6 +22,14 @@ app = typer.Typer()
 app.command()(inspect)
 
 
+@pytest.fixture(autouse=True)
+def page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 columns and no colours, whatever the tests are started under."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def call(*args: object, stdin: bytes | None = None) -> str:
     """What the command prints on stdout."""
     result = CliRunner().invoke(app, [str(a) for a in args], input=stdin)
@@ -172,9 +180,8 @@ def test_the_first_lines_answer_and_the_rest_is_there(file: Path) -> None:
     assert "2 slow" in text
 
 
-def test_no_line_is_wider_than_the_page_and_ascii_is_ascii(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_line_is_wider_than_the_page_and_ascii_is_ascii(file: Path) -> None:
     write(file, ScriptedEngine(requests=30))
-    monkeypatch.setenv("COLUMNS", "80")
     text = call(file, "--ascii")
     assert text.isascii() and "#" in text
     assert max(map(len, text.splitlines())) <= 80
