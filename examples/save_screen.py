@@ -14,8 +14,9 @@ from pathlib import Path
 from strata_cli.engine.record import StepRecord
 from strata_cli.engine.types import Event, Finished, Result, SpecStats, Started, Timings, WindowDone
 from strata_cli.inspect.reader import Reader
-from strata_cli.ui.dashboard import save_svg
-from strata_cli.ui.snapshot import Header, Limit, SnapshotBuilder
+from strata_cli.ui.builder import SnapshotBuilder
+from strata_cli.ui.picture import save_svg
+from strata_cli.ui.snapshot import Header, Limit
 
 
 def events(lines: list[StepRecord]) -> Iterator[tuple[float, list[Event]]]:

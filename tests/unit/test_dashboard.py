@@ -12,10 +12,12 @@ from rich.console import Console
 
 from strata_cli.engine.types import Downgrade, Finished, Started, WindowDone
 from strata_cli.ui import gpu
-from strata_cli.ui.dashboard import render, save_svg
+from strata_cli.ui.builder import SnapshotBuilder
+from strata_cli.ui.dashboard import render
 from strata_cli.ui.gpu import Gauges, GpuMeter
-from strata_cli.ui.live import PlainProgress
-from strata_cli.ui.snapshot import NOW_S, RECENT, Header, Limit, Snapshot, SnapshotBuilder
+from strata_cli.ui.picture import save_svg
+from strata_cli.ui.progress import PlainProgress
+from strata_cli.ui.snapshot import NOW_S, RECENT, Header, Limit, Snapshot
 from tests.scripted_engine import ScriptedEngine
 
 HEADER = Header("demo", "int4", "cpu", 4, 4, ("batch 4", "spec 4 adaptive", "rows 20"), planned_bytes=3 << 30)
@@ -68,6 +70,23 @@ def test_the_whole_screen(busy: Snapshot) -> None:
         "q finish and stop",
     ):
         assert wanted in text, wanted
+
+
+@pytest.mark.parametrize(
+    "planned, shown",
+    [
+        (None, "– planned"),
+        (300_000, "0.3 MiB planned"),
+        (12 << 20, "12 MiB planned"),
+        (2**30 - 1, "1.0 planned"),
+        (2**30, "1.0 planned"),
+        (22 << 30, "22.0 planned"),
+    ],
+)
+def test_the_plan_has_digits_that_say_something(busy: Snapshot, planned: int | None, shown: str) -> None:
+    header = dataclasses.replace(HEADER, planned_bytes=planned)
+    for width in (120, 80):
+        assert f"24.0 GiB, {shown}" in "\n".join(frame(dataclasses.replace(busy, header=header), width))
 
 
 def test_the_slow_slot_stands_out_without_colour(busy: Snapshot) -> None:
