@@ -1,6 +1,6 @@
 """The screen of a run: live on a terminal, a plain line every ten seconds elsewhere, nothing with --quiet.
 
-All three are an `Observer` (`ui.progress`); `open_screen` chooses.
+All three are a `RunScreen` (`ui.progress`); `open_screen` chooses.
 """
 
 import io
@@ -19,7 +19,7 @@ from strata_cli.ui.console import is_terminal, say
 from strata_cli.ui.dashboard import render
 from strata_cli.ui.gpu import GpuMeter
 from strata_cli.ui.keys import Keys
-from strata_cli.ui.progress import Observer, PlainProgress, Quiet
+from strata_cli.ui.progress import PlainProgress, Quiet, RunScreen
 from strata_cli.ui.snapshot import Header, Limit
 
 FRAME_S = 0.1  # at most ten frames a second
@@ -158,7 +158,7 @@ def open_screen(
     ascii: bool = False,
     records_to_terminal: bool = False,
     stream: TextIO | None = None,
-) -> Observer:
+) -> RunScreen:
     """The screen that fits: live if stderr really is a terminal, plain lines otherwise, nothing with `quiet`.
 
     Args:

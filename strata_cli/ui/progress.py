@@ -1,6 +1,6 @@
 """What sees a run, and the two that need no terminal: plain lines, and nothing but notes.
 
-Records go to stdout, so no observer ever touches it.
+Records go to stdout, so no screen ever touches it.
 """
 
 import time
@@ -15,7 +15,7 @@ from strata_cli.ui.console import say
 LINE_S = 10.0
 
 
-class Observer(Protocol):
+class RunScreen(Protocol):
     """Sees a run; the caller hands over the events of every step and calls `tick` after it.
 
     `wants_stop`: admit nothing more, finish what runs, end. `paused`: admit nothing for now.
