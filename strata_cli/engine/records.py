@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from strata_cli.engine.record import StepRecord
 from strata_cli.engine.window import WindowVerdict
 
-PHASES = ("plan", "draft", "verify", "sample", "commit")
-
 
 def step_record(done: WindowVerdict, ms: Mapping[str, float], t: float, step_ms: float) -> StepRecord:
     """The record of a committed window. ms: of its phases; t: seconds since the engine began."""
