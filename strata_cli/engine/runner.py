@@ -145,7 +145,7 @@ class Runner:
         assert drawn is not None
         if not last:
             buffers.rows(buffers.chain_at, draws.rows.shape[0]).copy_(drawn.hidden.index_select(0, draws.rows))
-        buffers.block.index_copy_(0, buffers.put[step].head(draws.rows.shape[0]), drawn.tokens)
+        buffers.drafts.device.index_copy_(0, buffers.put[step].head(draws.rows.shape[0]), drawn.tokens)
         if draws.probabilities and drawn.probability is not None:
             buffers.steps(step, draws.rows.shape[0]).copy_(drawn.probability)
         if drawn.distributions is not None:

@@ -105,9 +105,9 @@ class MtpDrafter:
     def _draws(self, chains: Sequence[Share], picked: Sequence[int], depth: int) -> Draws:
         """Draft number `depth` of each chain, and where it goes."""
         put = self.buffers.put[depth - 1].host
-        put[:] = self.buffers.drafts.end - 1
+        put[:] = len(self.buffers.drafts.host) - 1
         for i, share in enumerate(chains):
-            put[i] = self.buffers.drafts.start + share.slot.index * self.buffers.sizes.chain + depth - 1
+            put[i] = share.slot.index * self.buffers.sizes.chain + depth - 1
         which = [(row, s.slot.index, s.slot.length + depth, depth - 1) for row, s in zip(picked, chains, strict=False)]
         draws = self.runner.draws(self.buffers.chain_draws[depth - 1], which, after_drafts=depth > 1)
         draws.ids, draws.purpose = self._ids, "draft" if self.rejection else "coupled"
