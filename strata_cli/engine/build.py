@@ -167,9 +167,7 @@ def _runner(
     kv_dtype = dtype if config.kv_dtype == "auto" else config.kv_dtype
     kv = KVCache(kv_pool(model.attention, layers, memory.pages, kv_dtype), buffers.tables.host, device)
     recurrent = RecurrentCache(
-        recurrent_pool(
-            model.recurrence, model.count("gated_delta"), config.batch, config.spec + 1, memory.places
-        ),
+        recurrent_pool(model.recurrence, model.count("gated_delta"), config.batch, config.spec + 1, memory.places),
         device,
     )
     sampler = SlotSampler(config.batch, model.vocab_size, device)
@@ -178,9 +176,7 @@ def _runner(
     params = model.head.params
     assert isinstance(params, HeadParams)
     params = replace(params, real=vocab)
-    decoder = Decoder(
-        binder.bind(model.blocks, weights.blocks), weights, params, buffers.hidden.dtype, device.type
-    )
+    decoder = Decoder(binder.bind(model.blocks, weights.blocks), weights, params, buffers.hidden.dtype, device.type)
     head = None
     if mtp is not None and weights.mtp is not None:
         own = mtp.head.params
