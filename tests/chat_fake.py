@@ -93,6 +93,7 @@ class FakeEngine:
     """The engine's API. `delay_s` stretches every step; `error` ends every request with it."""
 
     planned_bytes = 0
+    clock = staticmethod(time.perf_counter)
 
     def __init__(self, batch: int = 4, ctx: int = 100_000, delay_s: float = 0.0, error: str | None = None):
         self.config = EngineConfig(batch=batch)
@@ -128,7 +129,10 @@ class FakeEngine:
         return []
 
     def pause(self, paused: bool = True) -> None:
-        raise NotImplementedError
+        assert not paused, "a conversation pauses nobody"
+
+    def idle_s(self) -> float:
+        return 0.0
 
     def close(self) -> None:
         self.running.clear()

@@ -12,8 +12,8 @@ import typer
 from typer._click.exceptions import ClickException
 
 from strata_cli.errors import UsageError
-from strata_cli.options import EngineFlags, ModelFlags, SamplingFlags, Settings, shared_options
-from strata_cli.settings import resolve
+from strata_cli.options import EngineFlags, ModelFlags, SamplingFlags, shared_options
+from strata_cli.settings import Settings, resolve
 
 DEFAULT_ARMS = ("no drafts: --spec 0", "fixed: --no-mtp-varlen", "adaptive: --mtp-varlen")
 

@@ -118,6 +118,10 @@ class Engine:
         waiting = bool(self.scheduler.queue) and not self.scheduler.paused
         return bool(self.events) or waiting or any(self.seats)
 
+    def idle_s(self) -> float:
+        """Seconds for which nothing can happen (a `gather` that holds requests); 0 when a step would do something."""
+        return 0.0 if self.events or any(self.seats) else self.scheduler.held_s(self.seats.count(None), self.clock())
+
     @property
     def downgrades(self) -> list[str]:
         """What is turned down, a line each."""
@@ -380,7 +384,6 @@ class Engine:
     def _emit(self, window: Window, begun: float) -> None:
         """Tokens, endings and the window's record, all at the moment they leave."""
         if not window.busy:
-            time.sleep(self.scheduler.held_s(self.seats.count(None), self.clock()))
             return
         now = self.clock()
         record = step_record(window, self.cache.lengths, now - self.born, (now - begun) * 1000)

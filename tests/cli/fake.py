@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import strata_cli.batch.journal
@@ -79,6 +80,7 @@ class FakeEngine:
     """
 
     planned_bytes = 0
+    clock = staticmethod(time.perf_counter)
 
     def __init__(self, checkpoint: Checkpoint, config: EngineConfig):
         self.config, self.ctx, self.eos = config, checkpoint.context, checkpoint.eos_token_ids
@@ -103,6 +105,9 @@ class FakeEngine:
 
     def pause(self, paused: bool = True) -> None:
         self.paused = paused
+
+    def idle_s(self) -> float:
+        return 0.0
 
     def close(self) -> None:
         self.closed = True

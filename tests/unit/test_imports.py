@@ -1,5 +1,6 @@
-"""What must not need torch does not: commands start fast, and their parts are tested in milliseconds."""
+"""Who may import what: no torch where none is needed, no command by a command."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_TORCH = """
-strata_cli.app strata_cli.config strata_cli.errors strata_cli.hub strata_cli.session strata_cli.settings
+strata_cli.app strata_cli.config strata_cli.errors strata_cli.hub strata_cli.settings strata_cli.session
 strata_cli.batch.journal strata_cli.batch.records strata_cli.batch.results strata_cli.batch.runner
 strata_cli.chat.dialogue strata_cli.chat.turn
 strata_cli.commands.inspect strata_cli.options strata_cli.commands.run strata_cli.demo
@@ -28,3 +29,23 @@ def test_no_torch(module):
         [sys.executable, "-c", code], env={"PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}"}, capture_output=True, text=True
     )
     assert ran.returncode == 0, ran.stderr
+
+
+def imported(file: Path) -> set[str]:
+    """The modules and names that a file imports, wherever in it: `a.b` for `import a.b` and for `from a import b`."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: a relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+COMMANDS = sorted(p for p in (ROOT / "strata_cli" / "commands").glob("*.py") if p.stem != "__init__")
+
+
+@pytest.mark.parametrize("file", COMMANDS, ids=lambda file: file.stem)
+def test_no_command_imports_another(file):
+    assert not [name for name in imported(file) if name.startswith("strata_cli.commands")]
