@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from strata_cli.chat.conversation import Conversation, Message
+from strata_cli.chat.echo import NoEcho
 from strata_cli.chat.status import AnswerTotals
 from strata_cli.chat.turn import Answer, Turn, View
 from strata_cli.config import SamplingParams
@@ -101,7 +102,7 @@ class Dialogue:
         ]
         self.screen.begin(answers)
         try:
-            with Interrupt() as interrupt:
+            with NoEcho(), Interrupt() as interrupt:
                 turn = Turn(self.session, self.screen, self.conversation.think_budget, self.observers)
                 turn.run(prompt, answers, lambda: interrupt.wanted)
         finally:
