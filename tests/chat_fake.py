@@ -15,6 +15,7 @@ from typing import Any
 from strata_cli.chat.conversation import Conversation
 from strata_cli.chat.dialogue import Dialogue
 from strata_cli.config import EngineConfig, SamplingParams
+from strata_cli.engine.record import StepRecord
 from strata_cli.engine.types import (
     Event,
     Finished,
@@ -22,7 +23,6 @@ from strata_cli.engine.types import (
     Result,
     SpecStats,
     Started,
-    StepRecord,
     Timings,
     Tokens,
     WindowDone,
@@ -186,8 +186,9 @@ class FakeEngine:
 def _record(ids: list[str], keeps: list[int]) -> StepRecord:
     n = len(ids)
     return StepRecord(
-        "chain", 0.0, 0, n, L * n, (L - 1) * n, (L - 1) * n, 2 * n, 1.0, list(range(n)), ids, [0] * n, [L] * n, keeps,
-        [0] * n, ["fits"] * n, {}, L * n, None, 0, None, [],
+        kind="chain", t=0.0, slots=n, rows=L * n, drafts=(L - 1) * n, verified=(L - 1) * n, accepted=2 * n, step_ms=1.0,
+        slot=list(range(n)), request=ids, prompt=[0] * n, L=[L] * n, keeps=keeps, ctx=[0] * n, reason=["fits"] * n,
+        bucket=L * n,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from strata_cli.chat.conversation import Conversation, Message
 from strata_cli.chat.status import Totals
 from strata_cli.chat.turn import Answer, Turn, View
 from strata_cli.config import SamplingParams
-from strata_cli.engine.types import StepRecord
+from strata_cli.engine.record import StepRecord
 from strata_cli.errors import StrataError, UsageError
 from strata_cli.interrupt import Interrupt
 from strata_cli.session import Session

@@ -12,9 +12,9 @@ import typer
 from strata_cli.chat.conversation import Conversation
 from strata_cli.chat.dialogue import Dialogue, require_switch
 from strata_cli.chat.status import answer_record
+from strata_cli.engine.record import StepRecord
 from strata_cli.engine.seeds import fresh_seed
 from strata_cli.engine.stats import StepStatsWriter
-from strata_cli.engine.types import StepRecord
 from strata_cli.errors import INTERRUPTED, OK, UsageError
 from strata_cli.options import (
     EngineFlags,

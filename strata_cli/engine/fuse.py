@@ -5,15 +5,16 @@ import torch
 from strata_cli.engine.types import Downgrade
 
 
-class CaptureError(RuntimeError):
-    """A graph could not be captured."""
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out (torch raises a plain RuntimeError on the CPU)."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError | CaptureError):
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "not enough memory" in str(error)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 class Downgrades:

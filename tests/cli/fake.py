@@ -14,6 +14,7 @@ import strata_cli.batch.journal
 import strata_cli.commands.run
 from strata_cli import app
 from strata_cli.config import EngineConfig
+from strata_cli.engine.record import StepRecord
 from strata_cli.engine.types import (
     Downgrade,
     Event,
@@ -22,7 +23,6 @@ from strata_cli.engine.types import (
     Result,
     SpecStats,
     Started,
-    StepRecord,
     Timings,
     Tokens,
     WindowDone,

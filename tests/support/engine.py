@@ -14,7 +14,8 @@ import torch
 from strata_cli.config import EngineConfig, SamplingParams
 from strata_cli.engine.build import assemble
 from strata_cli.engine.engine import Engine
-from strata_cli.engine.types import Downgrade, Finished, Request, Result, Started, StepRecord, WindowDone
+from strata_cli.engine.record import StepRecord
+from strata_cli.engine.types import Downgrade, Finished, Request, Result, Started, WindowDone
 from strata_cli.model.config import ModelConfig, load_config
 from strata_cli.model.weights import Weights
 from strata_cli.model.weights.safetensors import open_checkpoint
