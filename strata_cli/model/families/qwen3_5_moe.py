@@ -141,9 +141,9 @@ def _mtp(fields: Fields, attention: AttentionParams, experts: ExpertsParams, hea
         "mtp_input",
         MtpInputParams(d, attention.eps),
         {
+            "join": Matrix(MTP + "fc.weight", (d, 2 * d)),
             "embedding_norm": _norm(MTP + "pre_fc_norm_embedding.weight", d),
             "hidden_norm": _norm(MTP + "pre_fc_norm_hidden.weight", d),
-            "join": Matrix(MTP + "fc.weight", (d, 2 * d)),
         },
     )
     layer = _layer(MTP + "layers.0.", replace(attention, first_key=1), experts)
