@@ -4,18 +4,18 @@ The host writes a window's integers into `staging`; `upload` copies what is used
 are the same memory and nothing is copied). `download` brings back what the window decided.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from strata_kernels.head.pool import Draws, Manner
-from strata_kernels.layout import DRAW_FIELDS, Array, WindowSizes, section_size, window_buffers
+from strata_kernels.layout import DRAW_FIELDS, Arrays, WindowSizes, section_size
 from strata_kernels.window import Rows, Section, Segment, torch_dtype
 
 
-def allocate(arrays: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:
+def allocate(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     """Zeroed tensors of these shapes."""
     return {name: torch.zeros(a.shape, dtype=torch_dtype(a.dtype), device=device) for name, a in arrays.items()}
 
@@ -85,9 +85,10 @@ class WindowBuffers:
     touched [expert layers, E]; probabilities [T, S]: of each step's drafts; out: what the host reads.
     """
 
-    def __init__(self, sizes: WindowSizes, hidden: int, dtype: str, touched: tuple[int, int], device: torch.device):
+    def __init__(self, sizes: WindowSizes, planned: Arrays, device: torch.device):
+        """planned: `layout.window_buffers` of these sizes."""
         self.sizes, self.device = sizes, device
-        arrays = allocate(window_buffers(sizes, hidden, dtype, touched), device)
+        arrays = allocate(planned, device)
         self.block, self.hidden, self.touched = arrays["block"], arrays["hidden"], arrays["touched"]
         self.probabilities, self.out = arrays["probabilities"], arrays["out"]
         on_host = device.type == "cpu"
