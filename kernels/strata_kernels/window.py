@@ -179,7 +179,7 @@ class Section:
             shapes: dict[str, tuple[int, ...]] = dict.fromkeys(ROW_FIELDS, (padded,))
             shapes |= dict.fromkeys(SLOT_FIELDS, (self.slots,))
             shapes |= {"tile_slots": (many,), "tile_rows": (many, QUERY_TILE), "tile_limits": (many, QUERY_TILE)}
-            device: dict[str, Tensor] = {}
+            device: dict[str, Any] = {}
             host: dict[str, np.ndarray] = {}
             at = self.start
             for name, shape in shapes.items():

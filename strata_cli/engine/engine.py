@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +31,9 @@ from strata_cli.model.memory import MemoryPlan
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an engine is made of (`build` makes them). drafters: by name, those there are."""
+    """What an engine is made of (`build` makes them). drafters: by name, those there are. kernels: which sibling runs
+    what, by (block, formats of its weights).
+    """
 
     runner: Runner
     kv: KVCache
@@ -39,6 +41,7 @@ class Parts:
     drafters: dict[str, Drafter]
     prefix: PrefixCache | None
     memory: MemoryPlan
+    kernels: Mapping[tuple[str, tuple[str, ...]], str]
     downgrades: Downgrades
     blame: Callable[[], str] = field(default=lambda: "")
 
