@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from typer._click.core import Command, Context  # typer brings its own click; pyproject.toml pins the version
-from typer._click.exceptions import ClickException, UsageError
 from typer.core import TyperCommand, TyperGroup
 
 from strata_cli import __version__
@@ -51,22 +49,22 @@ COMMANDS = {
 class LazyGroup(TyperGroup):
     """Lists commands from the table; imports a command's module only to run it."""
 
-    def list_commands(self, ctx: Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
         return TyperCommand(cmd_name, short_help=entry.summary, rich_help_panel=entry.panel)
 
-    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         self.commands = {name: TyperCommand(name) for name in COMMANDS}  # typer reads the names to suggest one
         name, stub, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name and stub else stub, rest
 
 
-def load_command(name: str) -> Command:
+def load_command(name: str) -> Any:
     """The real command, its module imported."""
     function = getattr(importlib.import_module(f"strata_cli.commands.{name}"), name)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -116,10 +114,10 @@ def run(args: Sequence[str]) -> int:
         _debug()
         report(error.what, error.hint)
         return error.exit_code
-    except ClickException as error:
+    except typer.TyperException as error:  # bad flags and arguments
         _debug()
-        path = error.ctx.command_path if isinstance(error, UsageError) and error.ctx else "strata"
-        report(error.format_message(), f"{path} --help")
+        context = getattr(error, "ctx", None)  # of the command that they were given to
+        report(error.format_message(), f"{context.command_path if context else 'strata'} --help")
         return USAGE
     except (KeyboardInterrupt, typer.Abort):
         _debug()

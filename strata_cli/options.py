@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from strata_cli.config import EngineConfig
-from strata_cli.settings import DEFAULT_MODEL, Settings, resolve
+from strata_cli.settings import DEFAULT_MODEL, resolve
 
 
 def flag(panel: str, help: str, *names: str, metavar: str | None = None) -> Any:
@@ -152,6 +152,12 @@ class OutputFlags:
     show_config: Annotated[bool, flag(OUTPUT, "Print every setting with its source, and exit.", "--show-config")]
 
 
+class MeasureFlags:
+    """What a measuring command needs of the output flags."""
+
+    __annotations__ = {name: OutputFlags.__annotations__[name] for name in ("quiet", "show_config")}
+
+
 _DEFAULTS = {"tui": True, "ascii": False, "quiet": False, "download": False, "show_config": False}
 
 
@@ -194,6 +200,3 @@ def _with_default(name: str, hint: Any) -> Any:
         shown = {True: "on", False: "off"}[default] if isinstance(default, bool) else default
         option.help = f"{option.help} Default: {shown}."
     return Annotated[kind, option]
-
-
-__all__ = ["EngineFlags", "ModelFlags", "OutputFlags", "SamplingFlags", "Settings", "shared_options"]

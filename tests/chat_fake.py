@@ -10,6 +10,7 @@ import time
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from strata_cli.chat.conversation import Conversation
@@ -92,7 +93,8 @@ def scripted(prompt: str, seed: int) -> str:
 class FakeEngine:
     """The engine's API. `delay_s` stretches every step; `error` ends every request with it."""
 
-    planned_bytes = 0
+    memory = SimpleNamespace(total_bytes=0)
+    clock = staticmethod(time.perf_counter)
 
     def __init__(self, batch: int = 4, ctx: int = 100_000, delay_s: float = 0.0, error: str | None = None):
         self.config = EngineConfig(batch=batch)
@@ -128,7 +130,10 @@ class FakeEngine:
         return []
 
     def pause(self, paused: bool = True) -> None:
-        raise NotImplementedError
+        assert not paused, "a conversation pauses nobody"
+
+    def idle_s(self) -> float:
+        return 0.0
 
     def close(self) -> None:
         self.running.clear()

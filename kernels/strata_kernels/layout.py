@@ -86,12 +86,6 @@ def recurrent_pool(
     }
 
 
-def snapshot_bytes(params: GatedDeltaParams | None, layers: int) -> int:
-    """Bytes of one place of the snapshot pool."""
-    arrays = recurrent_pool(params, layers, 0, 0, 1)
-    return sum(arrays[name].nbytes for name in ("snap_state", "snap_conv"))
-
-
 def sampler_pool(slots: int, vocab: int) -> dict[str, Array]:
     """Sampling parameters and token counts of the slots."""
     names = ("temperature", "top_p", "min_p", "repetition", "frequency", "presence")

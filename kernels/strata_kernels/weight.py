@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # sizes are planned without torch
     from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Weight:
     """A matrix [out, in] as it is stored.
 
@@ -30,7 +30,7 @@ class Weight:
         return iter(self.parts.values())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Stack:
     """One matrix of every expert, [E, out, in]: each part one tensor [E, ...], or E views into a file that has them
     apart.
@@ -52,7 +52,7 @@ class Stack:
             yield from part if isinstance(part, tuple) else (part,)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class ExpertBank:
     """The routed experts of one layer. A block asks for experts by id and does not know where they lie.
 

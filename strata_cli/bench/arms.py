@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer._click.exceptions import ClickException
 
 from strata_cli.errors import UsageError
-from strata_cli.options import EngineFlags, ModelFlags, SamplingFlags, Settings, shared_options
-from strata_cli.settings import resolve
+from strata_cli.options import EngineFlags, ModelFlags, SamplingFlags, shared_options
+from strata_cli.settings import Settings, resolve
 
 DEFAULT_ARMS = ("no drafts: --spec 0", "fixed: --no-mtp-varlen", "adaptive: --mtp-varlen")
 
@@ -98,7 +97,7 @@ def _parse(name: str, arguments: list[str]) -> tuple[Mapping[str, Any], bool | N
     app.command("arm")(arm)
     try:
         typer.main.get_command(app).main(args=arguments, prog_name=f"arm {name!r}", standalone_mode=False)
-    except ClickException as fault:
+    except typer.TyperException as fault:
         raise UsageError(f"arm {name!r}: {fault.format_message()}", "the flags of strata run") from None
     except UsageError as fault:
         raise UsageError(f"arm {name!r}: {fault.what}", fault.hint) from None

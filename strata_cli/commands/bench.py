@@ -10,14 +10,14 @@ import typer
 
 from strata_cli import __version__
 from strata_cli.bench.arms import DEFAULT_ARMS, parse_arms
-from strata_cli.bench.bench import Bench, Kind, Plan
+from strata_cli.bench.bench import Bench, Comparison, Kind
 from strata_cli.bench.cases import own_records, read_file
 from strata_cli.bench.report import markdown, text
 from strata_cli.bench.trace import read_trace
-from strata_cli.commands.parity import MeasureFlags
 from strata_cli.errors import OK, UsageError
-from strata_cli.options import EngineFlags, ModelFlags, SamplingFlags, Settings, flag, shared_options
+from strata_cli.options import EngineFlags, MeasureFlags, ModelFlags, SamplingFlags, flag, shared_options
 from strata_cli.session import open_checkpoint
+from strata_cli.settings import Settings
 from strata_cli.ui.console import Console
 
 ARMS, LOAD, REPORT = "Arms", "Load", "Report"
@@ -99,7 +99,7 @@ def bench(
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two prompt files are called {twice!r}", "a file is a kind: give them names of their own")
     _check_writable(report)
-    job = Bench(Plan(arms, kinds, rounds, MAX_TOKENS, arrivals, replay_acceptance), settings, console.note)
+    job = Bench(Comparison(arms, kinds, rounds, MAX_TOKENS, arrivals, replay_acceptance), settings, console.note)
     found: dict[str, Any] = {
         "schema": 1,
         "version": __version__,

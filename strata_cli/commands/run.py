@@ -221,7 +221,7 @@ def _screen(
         spec=engine.spec,
         settings=chosen,
         gpu=session.device.gpu,
-        planned_bytes=session.engine.planned_bytes,
+        planned_bytes=session.planned_bytes,
     )
     limits = {j.request.id: Limit(len(j.request.prompt), j.request.params.max_tokens) for j in jobs}
     return open_screen(

@@ -4,19 +4,20 @@ The host writes a window's integers into `staging`; `upload` copies what is used
 are the same memory and nothing is copied). `download` brings back what the window decided.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from strata_kernels.head.pool import Draws, Manner
-from strata_kernels.layout import DRAW_FIELDS, Array, WindowSizes, section_size, window_buffers
+from strata_kernels.layout import DRAW_FIELDS, Arrays, WindowSizes, section_size
 from strata_kernels.window import Rows, Section, Segment, torch_dtype
 
 
-def allocate(arrays: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:
-    """Zeroed tensors of these shapes."""
+def allocate(arrays: Arrays, device: torch.device) -> dict[str, Any]:
+    """Zeroed tensors of these shapes, by name."""
     return {name: torch.zeros(a.shape, dtype=torch_dtype(a.dtype), device=device) for name, a in arrays.items()}
 
 
@@ -69,8 +70,8 @@ class DrawRegion:
             found.append(Manner(index, manner.greedy, manner.top_k, manner.top_p, manner.min_p))
             at += len(chosen)
         if padded not in self._draws:
-            views = [self.region.device[i, :padded] for i in range(4)]
-            self._draws[padded] = Draws(*views, drafts=self.drafts)
+            rows, slots, positions, earlier, _ = self.region.device[:, :padded].unbind(0)
+            self._draws[padded] = Draws(rows, slots, positions, earlier, self.drafts)
         laid = self._draws[padded]
         laid.count, laid.manners, laid.penalties = count, tuple(found), penalties
         laid.drafts = self.drafts if after_drafts else self.nothing
@@ -85,9 +86,10 @@ class WindowBuffers:
     touched [expert layers, E]; probabilities [T, S]: of each step's drafts; out: what the host reads.
     """
 
-    def __init__(self, sizes: WindowSizes, hidden: int, dtype: str, touched: tuple[int, int], device: torch.device):
+    def __init__(self, sizes: WindowSizes, planned: Arrays, device: torch.device):
+        """planned: `layout.window_buffers` of these sizes."""
         self.sizes, self.device = sizes, device
-        arrays = allocate(window_buffers(sizes, hidden, dtype, touched), device)
+        arrays = allocate(planned, device)
         self.block, self.hidden, self.touched = arrays["block"], arrays["hidden"], arrays["touched"]
         self.probabilities, self.out = arrays["probabilities"], arrays["out"]
         on_host = device.type == "cpu"

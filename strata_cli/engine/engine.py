@@ -12,25 +12,28 @@ import torch
 from strata_cli.config import EngineConfig
 from strata_cli.engine.cache.kv import KVCache
 from strata_cli.engine.cache.prefix import PrefixCache
-from strata_cli.engine.drafters import Chained, Drafter
-from strata_cli.engine.fuse import Downgrades, first_line, is_out_of_memory
+from strata_cli.engine.drafters import Drafter
+from strata_cli.engine.fuse import Downgrades, Fuse, is_out_of_memory
 from strata_cli.engine.life import Life, Slot
-from strata_cli.engine.planning import Outcome, Planner, SlotView
+from strata_cli.engine.planning import Outcome, Planner
 from strata_cli.engine.records import step_record
-from strata_cli.engine.runner import Layout, Outcomes, Runner
+from strata_cli.engine.runner import Runner
 from strata_cli.engine.scheduler import Scheduler
 from strata_cli.engine.seating import Seating
 from strata_cli.engine.seeds import fresh_seed
 from strata_cli.engine.types import Event, Finished, Request, Tokens, WindowDone
 from strata_cli.engine.verdict import Judge
-from strata_cli.engine.window import Share, SlotVerdict, WindowPlan, WindowVerdict
-from strata_cli.errors import StrataError, UsageError
+from strata_cli.engine.window import Share, SlotVerdict, WindowVerdict
+from strata_cli.engine.windows import Ran, Windows
+from strata_cli.errors import UsageError
 from strata_cli.model.memory import MemoryPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an engine is made of (`build` makes them). drafters: by name, those there are."""
+    """What an engine is made of (`build` makes them). drafters: by name, those there are. kernels: which sibling runs
+    what, by (block, formats of its weights).
+    """
 
     runner: Runner
     kv: KVCache
@@ -38,6 +41,7 @@ class Parts:
     drafters: dict[str, Drafter]
     prefix: PrefixCache | None
     memory: MemoryPlan
+    kernels: Mapping[tuple[str, tuple[str, ...]], str]
     downgrades: Downgrades
     blame: Callable[[], str] = field(default=lambda: "")
 
@@ -81,8 +85,10 @@ class Engine:
             lambda: (self.planner, *self.drafters.values()),
             clock,
         )
-        self.reported = parts.downgrades
-        self.chain_off: str | None = None
+        self.reported, self.fuse = parts.downgrades, Fuse(parts.downgrades)
+        self.windows = Windows(
+            config, parts.runner, parts.planner, parts.drafters, self.seating, self.fuse, self._timed
+        )
         self.events: list[Event] = []
         self.ms: dict[str, float] = defaultdict(float)  # of this window's phases
         self.born = clock()
@@ -166,9 +172,9 @@ class Engine:
         begun = self.clock()
         self.ms.clear()
         self.events += self.seating.admit()
-        plan = self._plan()
+        plan = self.windows.plan()
         if plan.busy:
-            done = self._commit(*self._run(plan))
+            done = self._commit(self.windows.run(plan))
             self._emit(done, begun)
         events, self.events = [*self.reported.take(), *self.events], []
         return events
@@ -181,130 +187,26 @@ class Engine:
         finally:
             self.ms[phase] += (self.clock() - begun) * 1000
 
-    def _plan(self) -> WindowPlan:
-        """Who reads how much of its prompt and who gets how many decode rows, as far as pages reach."""
-        with self._timed("plan"):
-            turn = self.scheduler.next_group([s.index for s in self.seating.taken()])
-            seated = {i: s for i in turn if (s := self.seats[i]) is not None}
-            reads = self.scheduler.prompt_rows(lambda index: index in seated)
-            waiting = {r.slot for r in self.scheduler.reading}
-            decoding = [s for s in seated.values() if s.index not in waiting]
-            shares = {i: Share(slot, read=reads.get(i, 0)) for i, slot in seated.items()}
-            if self.scheduler.excludes_decoding(list(reads.values())):
-                shares |= {s.index: Share(s, reason="sitout") for s in decoding}
-            else:
-                shares |= self._choose(decoding)
-            plan = WindowPlan(self.scheduler.group, self.seating.reserve(shares), self.planner.asks)
-            for share in plan.shares:
-                if share.slot in decoding:
-                    share.slot.missed = 0 if share.L else share.slot.missed + 1
-            return plan
-
-    def _choose(self, decoding: Sequence[Slot]) -> dict[int, Share]:
-        """The planner's choice for the slots that decode."""
-        choices = zip(decoding, self.planner.choose([self._view(s) for s in decoding])) if decoding else ()
-        return {
-            s.index: Share(s, 0, c.L, c.reason, c.depth, c.stop, self._drafter(s) if c.depth else None)
-            for s, c in choices
-        }
-
-    def _drafter(self, slot: Slot) -> str | None:
-        """The drafter of a slot, by name; None when it drafts no more."""
-        name = slot.life.request.params.drafter or self.config.drafter
-        return name if name in self.drafters and self.chain_off is None else None
-
-    def _view(self, slot: Slot) -> SlotView:
-        """What the planner may know of a slot."""
-        life = slot.life
-        spec = self.config.spec if life.request.params.spec is None else life.request.params.spec
-        limit, why = min(spec + 1, life.left), "user" if life.left > spec else "fits"
-        if self._drafter(slot) is None:
-            limit, why = 1, "nodraft" if self.chain_off is None else "fuse"
-        return SlotView(slot.index, life.request.id, slot.length, limit, why, slot.missed)
-
-    def _run(self, plan: WindowPlan) -> tuple[Layout, Outcomes, Chained]:
-        """Draft, lay, verify; a window that fails for memory is undone and done again without drafts."""
-        while True:
-            try:
-                with self._timed("draft"):
-                    layout, chained = self._draft(plan)
-                with self._timed("verify"):
-                    x = self.runner.forward(layout)
-                with self._timed("sample"):
-                    return layout, self.runner.judge(layout, x), chained
-            except (RuntimeError, MemoryError) as error:
-                plan = self._undo(plan, error)
-
-    def _draft(self, plan: WindowPlan) -> tuple[Layout, Chained]:
-        """One batched chain per drafter for all slots that draft, and the window as it is verified. Everything is laid
-        first; how many rows each slot gets is settled before the chains run, or after them where the plan asks.
-        """
-        drafters, asks = self._drafting(), plan.asks
-        proposals = [d.lay(*plan.by_drafter(name, self._drafter)) for name, d in drafters.items()]
-        tokens = {slot: t for p in proposals for slot, t in p.tokens.items()}
-        made = {slot: m for p in proposals for slot, m in p.made.items()}
-        ran: list[Chained] = []
-        if asks:
-            self.runner.buffers.upload()
-            ran = [d.run(asks) for d in drafters.values()]
-            made |= {slot: m for chained in ran for slot, m in chained.made.items()}
-        if made:
-            plan = plan.settled(self.planner.settle(made))
-        layout = self.runner.lay(plan, tokens)
-        reading = [(s, start) for s, start in zip(plan.ordered, layout.starts) if s.read]
-        for d in drafters.values():
-            d.lay_prompts(reading)
-        self.runner.buffers.upload()
-        if not asks:
-            ran = [d.run(asks) for d in drafters.values()]
-        return layout, Chained(made, max((c.steps for c in ran), default=0), sum(c.drafts for c in ran))
-
-    def _drafting(self) -> Mapping[str, Drafter]:
-        """The drafters that are still on."""
-        return self.drafters if self.chain_off is None else {}
-
-    def _undo(self, plan: WindowPlan, error: Exception) -> WindowPlan:
-        """Blow the fuse; the plan of the same window without drafts. Prompts that were being read start over.
-
-        The recurrent state of decode rows is repeatable and keys and values are overwritten, so nothing else is to be
-        undone.
-        """
-        if not is_out_of_memory(error):
-            raise error
-        if not plan.drafting or self.chain_off is not None:
-            raise _no_memory("in a window without drafts", error) from error
-        self._blow_fuse(error)
-        for share in plan.shares:
-            if share.read:
-                if self.prefix is not None:
-                    self.prefix.drop(share.captures)
-                self.seating.undo(share.slot)
-        return plan.undrafted()
-
-    def _blow_fuse(self, error: BaseException) -> None:
-        """No more drafts in this process."""
-        self.chain_off = first_line(error)
-        self.reported.add("drafts off", self.chain_off)
-
-    def _commit(self, layout: Layout, outcomes: Outcomes, chained: Chained) -> WindowVerdict:
+    def _commit(self, ran: Ran) -> WindowVerdict:
         """The longest confirmed prefix of every slot becomes part of it; nothing of a rejected draft is left
         anywhere.
         """
-        plan, learned = layout.plan, []
+        plan, learned = ran.layout.plan, []
         with self._timed("commit"):
             try:
-                verdicts = self.judge.verdicts(layout, outcomes)
+                verdicts = self.judge.verdicts(ran.layout, ran.outcomes)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                raise _no_memory("while log probabilities were worked out", error) from error
+                raise self.fuse.no_memory("while log probabilities were worked out", error) from error
             for share, verdict in zip(plan.shares, verdicts):
                 if share.L and verdict.tokens:
                     learned.append(Outcome(share.slot.index, share.L, verdict.judged, verdict.held))
                 if share.rows:
                     self._commit_share(share, verdict)
-            self._read_prompts()
-        done = WindowVerdict(plan, verdicts, layout.rows.padded, outcomes.experts, chained.steps, chained.drafts)
+            self.windows.read_prompts()
+        bucket, chained = ran.layout.rows.padded, ran.chained
+        done = WindowVerdict(plan, verdicts, bucket, ran.outcomes.experts, chained.steps, chained.drafts)
         if learned:
             self._learn(done, learned)
         return done
@@ -324,18 +226,8 @@ class Engine:
         slot.length += kept
         self.runner.recurrent.commit(slot.index, 0 if share.read else kept)
         life.logprobs += verdict.logprobs
-        for drafter in self._drafting().values():
+        for drafter in self.windows.drafting().values():
             drafter.committed(slot, verdict.tokens)
-
-    def _read_prompts(self) -> None:
-        """Drafters see the prompt rows that were read."""
-        try:
-            for drafter in self._drafting().values():
-                drafter.read_prompts()
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            self._blow_fuse(error)
 
     def _learn(self, done: WindowVerdict, learned: Sequence[Outcome]) -> None:
         """The planner sees what the window brought and what it cost."""
@@ -361,7 +253,7 @@ class Engine:
         for name, count in self.seating.prefix_use.items():
             setattr(record, name, count)
         self.seating.prefix_use.clear()
-        record.chain_off, record.downgrades = self.chain_off, self.downgrades
+        record.chain_off, record.downgrades = self.fuse.why, self.downgrades
         for share, verdict in zip(done.plan.shares, done.verdicts):
             life = share.slot.life
             if verdict.tokens:
@@ -377,7 +269,3 @@ class Engine:
         self.seating.vacate(life)
         life.done = True
         self.events.append(Finished(life.request.id, index, life.result(reason, self.clock(), error)))
-
-
-def _no_memory(when: str, error: BaseException) -> StrataError:
-    return StrataError(f"memory ran out {when}: {first_line(error)}", "lower --ctx, --batch or --max-batched-tokens")

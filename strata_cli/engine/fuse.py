@@ -3,6 +3,7 @@
 import torch
 
 from strata_cli.engine.types import Downgrade
+from strata_cli.errors import StrataError
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -37,3 +38,24 @@ class Downgrades:
 
     def lines(self) -> list[str]:
         return [f"{d.what}: {d.why}" for d in self.all]
+
+
+class Fuse:
+    """chain_off: once memory ran out in the chain path, drafts stay off for this process, and everybody is told.
+
+    `why`: what ran out, None while drafts are on.
+    """
+
+    def __init__(self, reported: Downgrades):
+        self.reported = reported
+        self.why: str | None = None
+
+    def blow(self, error: BaseException) -> None:
+        self.why = first_line(error)
+        self.reported.add("drafts off", self.why)
+
+    @staticmethod
+    def no_memory(when: str, error: BaseException) -> StrataError:
+        """Memory that drafts have nothing to do with."""
+        what = f"memory ran out {when}: {first_line(error)}"
+        return StrataError(what, "lower --ctx, --batch or --max-batched-tokens")

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from strata_cli.engine.record import StepRecord
+from strata_cli.engine.record import PHASES, StepRecord
 from strata_cli.engine.window import WindowVerdict
 
 
 def step_record(done: WindowVerdict, ms: Mapping[str, float], t: float, step_ms: float) -> StepRecord:
     """The record of a committed window. ms: of its phases; t: seconds since the engine began."""
     shares, verdicts = done.plan.shares, done.verdicts
-    phases = {name: ms[name] for name in PHASES}
+    phases = {name: ms[name] for name in PHASES if name != "host"}
     phases["host"] = max(0.0, step_ms - sum(phases.values()))
     judged, held = [v.judged for v in verdicts], [v.held for v in verdicts]
     return StepRecord(

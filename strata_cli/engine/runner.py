@@ -60,15 +60,12 @@ class Runner:
         buffers: WindowBuffers,
         recurrent: RecurrentCache,
         sampler: SlotSampler,
-        rejection: bool,
+        q: Tensor | None = None,
     ):
+        """q [S, T, V]: room for the distributions of drafts, where they are judged by rejection sampling."""
         self.model, self.head, self.buffers = model, head, buffers
-        self.recurrent, self.sampler, self.rejection = recurrent, sampler, rejection
+        self.recurrent, self.sampler, self.q = recurrent, sampler, q
         self.reads_free = buffers.device.type == "cpu"
-        sizes = buffers.sizes
-        self.q = buffers.hidden.new_zeros(
-            (sizes.slots, sizes.chain, model.vocab) if rejection else (0,), dtype=torch.float32
-        )
         self._L, self._first, self._yields = buffers.accept.device.unbind(0)
         expert_layers = model.expert_layers
         self._touched = buffers.touched[:expert_layers] if expert_layers else None
@@ -108,7 +105,7 @@ class Runner:
         buffers = self.buffers
         rows = buffers.lay(buffers.verify, segments, self.recurrent.replay)
         draws = self.draws(buffers.draws, which, after_drafts=False)
-        draws.distributions = self.rejection
+        draws.distributions = self.q is not None
         if buffers.sizes.ring and keep:
             buffers.keep.host[:, : len(keep)] = np.asarray(keep, np.int64).T
         return Layout(plan, rows, draws, tuple(starts), tuple(firsts), len(keep), frozenset(known))
@@ -145,12 +142,13 @@ class Runner:
         assert drawn is not None
         if not last:
             buffers.rows(buffers.chain_at, draws.rows.shape[0]).copy_(drawn.hidden.index_select(0, draws.rows))
-        buffers.block.index_copy_(0, buffers.put[step].head(draws.rows.shape[0]), drawn.tokens)
+        buffers.drafts.device.index_copy_(0, buffers.put[step].head(draws.rows.shape[0]), drawn.tokens)
         if draws.probabilities and drawn.probability is not None:
             buffers.steps(step, draws.rows.shape[0]).copy_(drawn.probability)
         if drawn.distributions is not None:
             q, slots = drawn.distributions[: draws.count], draws.slots[: draws.count]
             sure = torch.zeros_like(q).scatter_(1, drawn.tokens[: draws.count].unsqueeze(1), 1.0)
+            assert self.q is not None
             self.q[slots, step] = torch.where(q.isnan().any(1, keepdim=True), sure, q)
 
     def catch_up(self, rows: Rows) -> None:
@@ -204,8 +202,8 @@ class Runner:
         return outcomes
 
     def _accept(self, layout: Layout, drawn: Drawn, drafts: Tensor) -> Accepted:
-        judged = Judged(self._L, self._first, drafts, self.q if self.rejection else None)
-        if not self.rejection:
+        judged = Judged(self._L, self._first, drafts, self.q)
+        if self.q is None:
             return accept_coupled(drawn, judged)
         for share in layout.plan.busy:  # a drafter without any distribution put all on its draft
             if share.drafts and share.slot.index in layout.known:

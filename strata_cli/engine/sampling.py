@@ -14,7 +14,7 @@ from strata_cli.engine.buffers import allocate
 from strata_cli.engine.life import Slot
 from strata_cli.engine.types import TokenLogprob
 from strata_kernels.head.pool import Manner, SamplerPool
-from strata_kernels.layout import sampler_pool
+from strata_kernels.layout import Arrays
 
 GREEDY = Manner(None, True)
 
@@ -34,9 +34,10 @@ def manner(params: SamplingParams) -> Manner:
 class SlotSampler:
     """A resource of the engine (`resources.Resource`): `pool` on the device, the slots' parameters on the host."""
 
-    def __init__(self, slots: int, vocab: int, device: torch.device):
-        self.pool = SamplerPool(**allocate(sampler_pool(slots, vocab), device))
-        self.vocab, self.device = vocab, device
+    def __init__(self, planned: Arrays, device: torch.device):
+        """planned: `layout.sampler_pool`."""
+        self.pool, self.device = SamplerPool(**allocate(planned, device)), device
+        slots, vocab = self.pool.counts.shape
         self.params: list[SamplingParams | None] = [None] * slots
         self._flat = torch.arange(slots, device=device).unsqueeze(1) * vocab
 

@@ -97,8 +97,11 @@ class Seating:
             resource.release(life.seat.index)
         self.seats[life.seat.index], life.seat = None, None
 
-    def undo(self, slot: Slot) -> None:
-        """The window in which the slot read prompt rows failed half way: it reads its prompt from the beginning."""
+    def undo(self, share: Share) -> None:
+        """The window in which a slot read prompt rows failed half way: it reads its prompt from the beginning."""
+        slot = share.slot
+        if self.prefix is not None:
+            self.prefix.drop(share.captures)
         slot.length = slot.found = slot.life.cached_tokens = 0
         for resource in self.resources:
             resource.undo(slot)

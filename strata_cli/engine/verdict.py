@@ -41,8 +41,7 @@ class Judge:
         tokens = outcomes.targets[index, : held + 1].tolist()
         place = len(life.tokens)
         finish = error = None
-        n = 0
-        for n, token in enumerate(tokens, start=1):
+        for token in tokens:
             life.tokens.append(token)
             try:
                 finish = self._ending(life, token)
@@ -50,6 +49,7 @@ class Judge:
                 finish, error = "error", f"{type(fault).__name__}: {fault}"
             if finish is not None:
                 break
+        n = len(life.tokens) - place
         ended = finish is not None
         scores = outcomes.drawn.scores[first : first + n] if self._looked_at(life) else None
         return SlotVerdict(

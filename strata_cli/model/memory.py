@@ -135,6 +135,10 @@ class MemoryPlan:
         name, kind, size = (max(len(row[i]) for row in rows) for i in range(3))
         return [f"{row[0]:<{name}}  {row[1]:<{kind}}  {row[2]:>{size}}  {row[3]}".rstrip() for row in rows]
 
+    def refusal(self, why: str) -> StrataError:
+        """Memory ran out while this was allocated: what takes how much of it, and what makes that smaller."""
+        return StrataError(f"memory ran out while loading: {why}; {_largest(self.parts)}", _flags(self.parts))
+
     def fit(self, budget: int) -> int:
         """The largest context, in tokens, that every slot can fill within `budget` bytes, all else as it is.
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from strata_cli.model.rows import Segment
 
 from strata_cli.config import EngineConfig
 from strata_cli.demo import model_path
 from strata_cli.engine.build import assemble
 from strata_cli.model import layers
-from strata_cli.model.rows import Segment
 from strata_cli.model.weights.safetensors import open_checkpoint
 from tests.support.engine import CPU, Run, engine, loaded, prompt, request, run, tiny
 

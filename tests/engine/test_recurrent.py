@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
+from strata_cli.model.rows import Segment
 from transformers.cache_utils import DynamicCache
 
 from strata_cli.engine.cache.recurrent import RecurrentSnapshot
 from strata_cli.engine.engine import Engine
-from strata_cli.model.rows import Segment
 from tests.support.engine import engine, prompt, tiny
 from tests.support.tiny import SHAPES, reference_model
 

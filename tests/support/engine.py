@@ -12,16 +12,12 @@ from typing import Any
 import torch
 
 from strata_cli.config import EngineConfig, SamplingParams
-from strata_cli.engine.build import assemble
+from strata_cli.engine.build import Loaded, load
 from strata_cli.engine.engine import Engine
 from strata_cli.engine.record import StepRecord
 from strata_cli.engine.types import Downgrade, Finished, Request, Result, Started, WindowDone
-from strata_cli.model.config import ModelConfig, load_config
-from strata_cli.model.weights import Weights
-from strata_cli.model.weights.safetensors import open_checkpoint
+from strata_cli.model.config import load_config
 from tests.support.tiny import make_tiny
-
-CPU = torch.device("cpu")
 
 
 @cache
@@ -32,16 +28,14 @@ def tiny(shape: str = "plain", seed: int = 0, agree: float = 0.8, **overrides: A
 
 
 @cache
-def loaded(directory: Path) -> tuple[ModelConfig, Weights]:
-    """Configuration and float32 weights of a checkpoint."""
-    config = load_config(directory)
-    return config, open_checkpoint(directory).load(config, torch.float32, CPU)
+def loaded(directory: Path) -> Loaded:
+    """A checkpoint's weights on the CPU."""
+    return load(directory, load_config(directory), EngineConfig(device="cpu"))
 
 
 def engine(directory: Path, *, eos: Sequence[int] = (), pages: int | None = None, **settings: Any) -> Engine:
     """An engine with these EngineConfig settings around the checkpoint's weights."""
-    config, weights = loaded(directory)
-    return assemble(weights, config, EngineConfig(**settings), eos, CPU, pages=pages)
+    return loaded(directory).engine(EngineConfig(**{"device": "cpu", **settings}), eos, pages=pages)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch import Tensor
 from strata_kernels.head.pool import Drawn, Draws, Manner, SamplerPool
 from strata_kernels.norm import rms_norm
 from strata_kernels.params import HeadParams, HeadWeights
-from strata_kernels.product import product
+from strata_kernels.product import product, product_at
 from strata_kernels.sampling import PURPOSES, gumbel
 
 LANES = 32  # candidates are padded to whole vectors: a vector and its scalar tail round logarithms differently
@@ -35,7 +35,7 @@ def head(x: Tensor, draws: Draws, pool: SamplerPool, weights: HeadWeights, param
 def score(wanted: Tensor, draws: Draws, weights: HeadWeights, params: HeadParams) -> Tensor:
     """Float32 scores [W, V] of the wanted rows; -inf for ids that do not exist, or are not in the draft vocabulary."""
     if draws.ids is not None:
-        some = product(wanted, [weights.out], draws.count, draws.ids).float()
+        some = product_at(wanted, weights.out, draws.ids, draws.count).float()
         return some.new_full((len(wanted), params.vocab), -torch.inf).index_copy_(1, draws.ids, some)
     scores = product(wanted, [weights.out], draws.count).float()
     if params.real < params.vocab:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from strata_cli.engine.buffers import WindowBuffers
 from strata_cli.engine.cache.kv import KVCache
 from strata_cli.engine.cache.recurrent import RecurrentCache
 from strata_cli.engine.life import Slot
@@ -37,14 +38,13 @@ def digest(tokens: Sequence[int]) -> bytes:
 
 
 class PrefixCache:
-    """Entries of up to `budget_bytes` in all, their own pages counted with each; at most `places` of them.
+    """Entries of up to `budget_bytes` in all, their own pages counted with each; at most one for each place."""
 
-    entry_bytes: of a place.
-    """
-
-    def __init__(self, kv: KVCache, recurrent: RecurrentCache, places: int, entry_bytes: int, budget_bytes: int):
-        self.kv, self.recurrent, self.entry_bytes, self.budget_bytes = kv, recurrent, entry_bytes, budget_bytes
-        self.free = list(range(places))
+    def __init__(self, kv: KVCache, recurrent: RecurrentCache, buffers: WindowBuffers, budget_bytes: int):
+        self.kv, self.recurrent, self.budget_bytes = kv, recurrent, budget_bytes
+        row = buffers.hidden.element_size() * buffers.hidden.shape[1]  # the pending hidden row
+        self.entry_bytes = recurrent.bytes_per_place + row
+        self.free = list(range(buffers.sizes.places))
         self.entries: OrderedDict[bytes, PrefixEntry] = OrderedDict()
         self.nbytes = 0
 

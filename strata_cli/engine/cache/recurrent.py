@@ -21,6 +21,12 @@ class RecurrentCache:
         self.pending = [0] * arrays["state"].shape[1]  # what pool.pending holds, of slots that were not read since
 
     @property
+    def bytes_per_place(self) -> int:
+        """Of a copy in the pool of the prefix cache."""
+        copies = (self.pool.snap_state, self.pool.snap_conv)
+        return sum(c.nbytes for c in copies) // max(1, self.pool.snap_state.shape[0])
+
+    @property
     def replay(self) -> int:
         """Steps of the longest replay that the next window may begin with."""
         return max(self.pending)

@@ -1,8 +1,8 @@
 """Drafters: guesses at a slot's next tokens, made before the window that judges them.
 
-One protocol. `lay` is asked before the window's copy in: it writes what the drafter needs into the buffers and says what
-it will make, with the tokens that the host knows already. `run` makes them; where the window asks, it says how probable
-each is and may end chains early. A drafter never changes what the engine emits, only how fast.
+One protocol. `lay` is asked before the window's copy in: it writes what the drafter needs into the buffers and says
+what it will make, with the tokens that the host knows already. `run` makes them; where the window asks, it says how
+probable each is and may end chains early. A drafter never changes what the engine emits, only how fast.
 """
 
 from __future__ import annotations

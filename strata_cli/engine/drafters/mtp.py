@@ -32,12 +32,12 @@ class _Step:
 
 
 class MtpDrafter:
-    """`rejection`: draw with the drafter's own noise and keep its distributions, for rejection sampling. `vocab`: the
-    ids to draft from, None for all.
+    """Under rejection sampling it draws with noise of its own and its distributions are kept. `vocab`: the ids to draft
+    from, None for all.
     """
 
-    def __init__(self, runner: Runner, rejection: bool, vocab: DraftVocab | None = None):
-        self.runner, self.buffers, self.rejection, self.vocab = runner, runner.buffers, rejection, vocab
+    def __init__(self, runner: Runner, vocab: DraftVocab | None = None):
+        self.runner, self.buffers, self.vocab = runner, runner.buffers, vocab
         sizes = self.buffers.sizes
         self.seen = [0] * sizes.slots  # (hidden row i, token i + 1) pairs that the head has seen, in order
         self._shares: list[Share] = []
@@ -105,13 +105,13 @@ class MtpDrafter:
     def _draws(self, chains: Sequence[Share], picked: Sequence[int], depth: int) -> Draws:
         """Draft number `depth` of each chain, and where it goes."""
         put = self.buffers.put[depth - 1].host
-        put[:] = self.buffers.drafts.end - 1
+        put[:] = len(self.buffers.drafts.host) - 1
         for i, share in enumerate(chains):
-            put[i] = self.buffers.drafts.start + share.slot.index * self.buffers.sizes.chain + depth - 1
+            put[i] = share.slot.index * self.buffers.sizes.chain + depth - 1
         which = [(row, s.slot.index, s.slot.length + depth, depth - 1) for row, s in zip(picked, chains, strict=False)]
         draws = self.runner.draws(self.buffers.chain_draws[depth - 1], which, after_drafts=depth > 1)
-        draws.ids, draws.purpose = self._ids, "draft" if self.rejection else "coupled"
-        draws.distributions = self.rejection
+        draws.ids, draws.purpose = self._ids, "draft" if self.runner.q is not None else "coupled"
+        draws.distributions = self.runner.q is not None
         return draws
 
     def run(self, asks: bool) -> Chained:
