@@ -86,7 +86,89 @@ def recurrent_pool(
     }
 
 
-def snapshot_bytes(params: GatedDeltaParams | None, layers: int) -> int:
-    """Bytes of one place of the snapshot pool."""
-    arrays = recurrent_pool(params, layers, 0, 0, 1)
-    return sum(arrays[name].nbytes for name in ("snap_state", "snap_conv"))
+def sampler_pool(slots: int, vocab: int) -> dict[str, Array]:
+    """Sampling parameters and token counts of the slots."""
+    names = ("temperature", "top_p", "min_p", "repetition", "frequency", "presence")
+    whole = (slots, vocab)
+    return {
+        **{name: Array((slots,)) for name in names},
+        "seeds": Array((slots,), "int64"),
+        "counts": Array(whole, "int32"),
+        "seen": Array(whole, "bool"),
+        "bias": Array(whole),
+    }
+
+
+DRAW_FIELDS = ("rows", "slots", "positions", "earlier", "order")
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSizes:
+    """The largest window. slots S; chain T: most drafts of a slot; decode, prompt: most rows of each kind in a window;
+    ring: hidden rows of a slot that may wait for the MTP head; pages: of a slot's table; places: of the snapshot pool.
+
+    `tile`: windows are padded to multiples of so many rows.
+    """
+
+    slots: int
+    chain: int
+    decode: int
+    prompt: int
+    ring: int
+    pages: int
+    places: int
+    tile: int
+
+    def padded(self, rows: int) -> int:
+        return -(-rows // self.tile) * self.tile
+
+    @property
+    def rows(self) -> int:
+        return self.padded(self.decode + self.prompt)
+
+    @property
+    def draws(self) -> int:
+        """A window draws its decode rows, and the last prompt row of any slot."""
+        return self.padded(self.decode + self.slots)
+
+    @property
+    def catch_up(self) -> int:
+        return self.padded(self.slots * self.ring)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the chain behind its first, which the catch-up gives."""
+        return max(self.chain - 1, 0)
+
+    def sections(self) -> dict[str, int]:
+        """Integers of each part of the block, in order: what the host writes, and behind it the drafts."""
+        small, draws = self.padded(self.slots), len(DRAW_FIELDS)
+        parts = {"tables": self.slots * self.pages, "accept": 3 * self.slots, "judged": self.slots * self.chain}
+        parts |= {"draws": draws * self.draws, "keep": 2 * (self.rows + self.places), "last": small}
+        for step in range(1, self.chain + 1):
+            parts[f"draws {step}"] = draws * small
+            parts[f"put {step}"] = small
+        for step in range(2, self.chain + 1):
+            parts[f"chain {step}"] = section_size(small, self.slots)
+        if self.ring:
+            parts["catch-up"] = section_size(self.catch_up, self.slots)
+        parts["verify"] = section_size(self.rows, self.slots)
+        if self.ring:
+            parts["prompt"] = section_size(self.padded(self.prompt), self.slots)
+        return parts | {"drafts": self.slots * self.chain + 1}
+
+    @property
+    def hidden_rows(self) -> int:
+        """Rows of the hidden buffer: a window's, each slot's ring, the chain's, the snapshots', and one for nobody."""
+        return self.rows + (self.slots * self.ring + self.padded(self.slots) + self.places + 1 if self.ring else 0)
+
+
+def window_buffers(sizes: WindowSizes, hidden: int, dtype: str, touched: tuple[int, int]) -> dict[str, Array]:
+    """Everything that a window writes into beside the pools. touched: expert layers and experts of each."""
+    return {
+        "block": Array((sum(sizes.sections().values()),), "int64"),
+        "hidden": Array((sizes.hidden_rows, hidden), dtype),
+        "touched": Array(touched, "int64"),
+        "probabilities": Array((sizes.chain, sizes.padded(sizes.slots))),
+        "out": Array((sizes.slots * (sizes.chain + 2) + sizes.draws + 1,), "int64"),
+    }

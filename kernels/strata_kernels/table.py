@@ -29,3 +29,8 @@ def choose(what: str, formats: Iterable[str], device: str) -> str:
 def sibling(what: str, formats: tuple[str, ...], device: str) -> ModuleType:
     """The module that runs block `what` for weights of these formats on a device type."""
     return import_module(f"strata_kernels.{what}.{choose(what, formats, device)}")
+
+
+def row_tile(device: str) -> int:
+    """Windows are padded to multiples of so many rows on this device type."""
+    return 8

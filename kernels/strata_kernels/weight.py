@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # sizes are planned without torch
@@ -78,3 +78,15 @@ class ExpertBank:
     def tensors(self) -> Iterator[Tensor]:
         for stack in (*self.gate_up, self.down):
             yield from stack.tensors()
+
+
+def formats(block_weights: object) -> tuple[str, ...]:
+    """The formats of a block's matrices, each once; block_weights: one of the dataclasses of `params`."""
+    found: set[str] = set()
+    for item in fields(block_weights):  # type: ignore[arg-type]
+        value = getattr(block_weights, item.name)
+        if isinstance(value, Weight):
+            found.add(value.format)
+        elif isinstance(value, ExpertBank):
+            found.update(stack.format for stack in (*value.gate_up, value.down))
+    return tuple(sorted(found))

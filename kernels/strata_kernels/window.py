@@ -7,6 +7,7 @@ views, made once for each number of padded rows, so that a window creates no ten
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,8 +64,8 @@ class Rows:
         first, many, certain [S]    first row and number of rows of each slot; certain: they are prompt rows
 
     Plain numbers, known to the host before the forward: `count` real rows, `decode` of them decode rows, `longest` run
-    of one slot, `replay` the most pending rows of a slot, `splits` key splits to read, `captures` (slot, rows after
-    which, snapshot place).
+    of one slot, `runs` the rows of each slot that has some, most first, `tiles` that have rows, `replay` the most
+    pending rows of a slot, `splits` key splits to read, `captures` (slot, rows after which, snapshot place).
     """
 
     padded: int
@@ -86,10 +87,12 @@ class Rows:
     count: int = 0
     decode: int = 0
     longest: int = 0
+    runs: Sequence[int] = ()
+    tiles: int = 0
     replay: int = 0
     splits: int = 0
     captures: Sequence[tuple[int, int, int]] = ()
-    cache: dict[str, Tensor] = field(default_factory=dict)  # what a twin derives once a forward and needs in each layer
+    cache: dict[object, Any] = field(default_factory=dict)  # what a twin derives once a forward and needs in each layer
 
 
 class Section:
@@ -162,7 +165,8 @@ class Section:
             rows.longest = max(rows.longest, n)
             last = max(last, s.position + n)
             at, tile = end, tile + many
-        rows.count, rows.replay, rows.captures = at, replay, captures
+        rows.count, rows.tiles, rows.replay, rows.captures = at, tile, replay, captures
+        rows.runs = sorted((s.rows for s in segments), reverse=True)
         rows.splits = -(-last // (PAGE_TOKENS * SPLIT_PAGES))
         rows.cache.clear()
         return rows
@@ -175,7 +179,7 @@ class Section:
             shapes: dict[str, tuple[int, ...]] = dict.fromkeys(ROW_FIELDS, (padded,))
             shapes |= dict.fromkeys(SLOT_FIELDS, (self.slots,))
             shapes |= {"tile_slots": (many,), "tile_rows": (many, QUERY_TILE), "tile_limits": (many, QUERY_TILE)}
-            device: dict[str, Tensor] = {}
+            device: dict[str, Any] = {}
             host: dict[str, np.ndarray] = {}
             at = self.start
             for name, shape in shapes.items():
@@ -195,6 +199,7 @@ class KVPool:
 
     k: Tensor
     v: Tensor
+    cache: dict[object, Any] = field(default_factory=dict)  # views and constants that a twin makes once
 
 
 @dataclass(slots=True)
@@ -218,6 +223,7 @@ class RecurrentPool:
     pending: Tensor
     snap_state: Tensor
     snap_conv: Tensor
+    cache: dict[object, Any] = field(default_factory=dict)  # views and constants that a twin makes once
 
 
 def torch_dtype(name: str) -> torch.dtype:

@@ -20,6 +20,11 @@ def product(x: Tensor, weights: Sequence[Weight], count: int) -> Tensor:
     return sibling("product", formats, x.device.type).product(x, weights, count)
 
 
+def product_at(x: Tensor, weight: Weight, ids: Tensor, count: int) -> Tensor:
+    """As `product` with those rows of one weight that ids (int64 [n]) name: [R, n]. No copy of them is kept."""
+    return sibling("product", (weight.format,), x.device.type).product_at(x, weight, ids, count)
+
+
 def lookup(weight: Weight, ids: Tensor) -> Tensor:
     """The rows of a weight that ids (int64 [n], on the weight's device) name, float32 [n, in]."""
     return sibling("product", (weight.format,), ids.device.type).lookup(weight, ids)
@@ -36,4 +41,4 @@ def expert_products(x: Tensor, chosen: Tensor, shares: Tensor, bank: ExpertBank,
     return run(x, chosen, shares, bank, count)
 
 
-__all__ = ["expert_products", "lookup", "product"]
+__all__ = ["expert_products", "lookup", "product", "product_at"]

@@ -48,6 +48,7 @@ def product(x: Tensor, weights: Sequence[Weight], count: int) -> Tensor:
 
 
 lookup = reference.lookup
+product_at = reference.product_at
 
 
 def expert_products(x: Tensor, chosen: Tensor, shares: Tensor, bank: ExpertBank, count: int) -> Tensor:

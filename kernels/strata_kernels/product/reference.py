@@ -30,6 +30,16 @@ def product(x: Tensor, weights: Sequence[Weight], count: int) -> Tensor:
     return out
 
 
+def product_at(x: Tensor, weight: Weight, ids: Tensor, count: int) -> Tensor:
+    """As `product` with those rows of one weight that ids (int64 [n]) name: [R, n]."""
+    out = x.new_zeros(x.shape[0], ids.shape[0])
+    rows = x[:count].float()
+    for start in range(0, ids.shape[0], WEIGHT_TILE):
+        tile = ids[start : start + WEIGHT_TILE]
+        out[:count, start : start + WEIGHT_TILE] = _multiply_dense(rows, lookup(weight, tile))
+    return out
+
+
 def lookup(weight: Weight, ids: Tensor) -> Tensor:
     """The rows of a weight that ids (int64 [n]) name, float32 [n, in]."""
     return FORMATS[weight.format].gather(weight.parts, weight.shape, ids)
@@ -74,20 +84,22 @@ def _choices(chosen: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 def _multiply(x: Tensor, weights: Sequence[Weight]) -> Tensor:
     """float32 x [n, in] -> float32 [n, sum of out], in multiplications of one shape."""
-    n = x.shape[0]
-    tiles = F.pad(x, (0, 0, 0, -n % ROW_TILE)).split(ROW_TILE) if n else ()
-    out = x.new_empty(n, sum(weight.shape[0] for weight in weights))
+    out = x.new_empty(x.shape[0], sum(weight.shape[0] for weight in weights))
     at = 0
     for weight in weights:
         for start in range(0, weight.shape[0], WEIGHT_TILE):
             stop = min(start + WEIGHT_TILE, weight.shape[0])
-            many = stop - start
-            dense = F.pad(unpack(weight, start, stop), (0, 0, 0, -many % LANES)).t()
-            for i, tile in enumerate(tiles):
-                rows = out[i * ROW_TILE : (i + 1) * ROW_TILE]
-                rows[:, at : at + many] = torch.mm(tile, dense)[: len(rows), :many]
-            at += many
+            out[:, at : at + stop - start] = _multiply_dense(x, unpack(weight, start, stop))
+            at += stop - start
     return out
+
+
+def _multiply_dense(x: Tensor, tile: Tensor) -> Tensor:
+    """float32 x [n, in] times tile [many, in] -> [n, many], in multiplications of one shape."""
+    n, many = x.shape[0], tile.shape[0]
+    dense = F.pad(tile, (0, 0, 0, -many % LANES)).t()
+    parts = [torch.mm(rows, dense) for rows in F.pad(x, (0, 0, 0, -n % ROW_TILE)).split(ROW_TILE)] if n else []
+    return torch.cat(parts)[:n, :many] if parts else x.new_empty(0, many)
 
 
 def _silu(x: Tensor) -> Tensor:

@@ -1,18 +1,13 @@
-"""The one place where a command gets a model.
-
-`open_checkpoint` reads what needs no torch (config, tokenizer, template, defaults), so that all input can be checked
-before a weight is loaded; `open_session` adds the engine.
-"""
+"""A checkpoint as far as it can be read without torch: what all input is checked against before weights are loaded."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any
 
 from strata_cli.config import EngineConfig, SamplingParams
-from strata_cli.engine.types import Event, Request
+from strata_cli.engine.types import Request
 from strata_cli.errors import UsageError
 from strata_cli.hub import find_model
 from strata_cli.model.config import SIZE_LIMIT, ModelConfig, load_config
@@ -23,9 +18,6 @@ from strata_cli.text.template import ChatTemplate
 from strata_cli.text.thinking import opens_thinking
 from strata_cli.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    import torch
-
 # generation_config.json key -> SamplingParams field
 DEFAULT_KEYS = {
     **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")},
@@ -34,24 +26,6 @@ DEFAULT_KEYS = {
 WHOLE_KEYS = ("top_k", "max_new_tokens")
 SAMPLE_BYTES = 1 << 16
 Messages = Sequence[Mapping[str, Any]]
-
-
-class Engine(Protocol):
-    """What commands use of `strata_cli.engine.engine.Engine`."""
-
-    config: EngineConfig
-    ctx: int
-    planned_bytes: int
-
-    def submit(self, request: Request) -> None: ...
-    def cancel(self, request_id: str) -> bool: ...
-    def step(self) -> list[Event]: ...
-    def pause(self, paused: bool = True) -> None: ...
-    def close(self) -> None: ...
-    @property
-    def has_work(self) -> bool: ...
-    @property
-    def downgrades(self) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,58 +152,6 @@ class Checkpoint:
         return Prompt(ids, shared or None, opens_thinking(text))
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """Where a model runs: its name, and the UUID of the GPU (None on the CPU)."""
-
-    name: str = "cpu"
-    gpu: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A checkpoint with its engine; a context manager that closes it."""
-
-    checkpoint: Checkpoint
-    engine: Engine
-    device: Device = field(default_factory=Device)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        if self.checkpoint.tokenizer is None:
-            raise UsageError(f"{self.checkpoint.name} has no tokenizer.json", "only `strata run` takes token ids")
-        return self.checkpoint.tokenizer
-
-    @property
-    def template(self) -> ChatTemplate:
-        if self.checkpoint.template is None:
-            raise UsageError(f"{self.checkpoint.name} has no chat template", "`strata run` takes plain prompts")
-        return self.checkpoint.template
-
-    @property
-    def model_config(self) -> ModelConfig:
-        return self.checkpoint.model_config
-
-    @property
-    def defaults(self) -> SamplingParams:
-        return self.checkpoint.defaults
-
-    def request(self, id: str, prompt: str | Sequence[int] | Messages, params: SamplingParams) -> Request:
-        """A request for text, token ids or messages."""
-        return self.checkpoint.request(id, self.checkpoint.prompt(prompt), params)
-
-    def close(self) -> None:
-        self.engine.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
 def open_checkpoint(settings: Settings) -> Checkpoint:
     """Find the model of the settings and read all of it that needs no torch."""
     return read_checkpoint(settings.model, settings.engine, aliases=settings.aliases, download=settings.download)
@@ -284,27 +206,3 @@ def read_defaults(directory: Path) -> SamplingParams:
         return SamplingParams(**given)
     except UsageError as fault:
         raise UsageError(f"{path}: {fault.what}", fault.hint) from None
-
-
-def open_session(settings: Settings) -> Session:
-    """The model of the settings, loaded and with an engine around it (seconds to minutes)."""
-    return load_session(open_checkpoint(settings), settings.engine)
-
-
-def load_session(checkpoint: Checkpoint, config: EngineConfig) -> Session:
-    """Load the weights of a checkpoint whose input has been checked."""
-    from strata_cli.engine.build import build_engine  # imports torch, so not before input was checked
-
-    engine = build_engine(
-        checkpoint.path, checkpoint.model_config, config, checkpoint.eos_token_ids, vocab=checkpoint.vocab
-    )
-    return Session(checkpoint, engine, _device(engine.runner.device))
-
-
-def _device(device: "torch.device") -> Device:
-    if device.type != "cuda":
-        return Device(device.type)
-    import torch
-
-    properties = torch.cuda.get_device_properties(device)
-    return Device(properties.name, f"GPU-{properties.uuid}")
