@@ -124,6 +124,17 @@ def test_several_weights_stand_side_by_side_and_padding_rows_are_zero(sibling: M
     assert torch.equal(narrow, sibling.product(x.bfloat16().float(), weights, 9).bfloat16())
 
 
+@pytest.mark.parametrize("sibling", SIBLINGS, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_some_rows_of_a_weight_are_those_rows(sibling: ModuleType) -> None:
+    x, ids = torch.randn(12, 96, generator=generator(10)), torch.tensor([130, 0, 7, 64, 7, *range(20, 60)])
+    for weight, values in all_kinds(131, 96):
+        found = sibling.product_at(x, weight, ids, 9)
+        assert distance(found[:9], x[:9].double() @ values[ids].t()) < 2e-6
+        assert not found[9:].any()
+        assert torch.equal(found[8:9], sibling.product_at(x[8:9], weight, ids, 1))
+        assert torch.equal(sibling.lookup(weight, ids), values[ids].float())
+
+
 @pytest.mark.skipif(len(SIBLINGS) == 1, reason="no compiled kernels here")
 def test_siblings_agree_on_every_kind() -> None:
     x = torch.randn(20, 200, generator=generator(6))
