@@ -184,6 +184,26 @@ def set_f32(b: Builder, address: Value, value: Value) -> None:
     store(b, value, address)
 
 
+@op(void, i64, f32)
+def set_bf16(b: Builder, address: Value, value: Value) -> None:
+    """Rounded to the nearest, to even in the middle."""
+    bits = b.bitcast(value, I32)
+
+    def whole(number: int) -> Value:
+        return ir.Constant(I32, number)
+
+    odd = b.and_(b.lshr(bits, whole(16)), whole(1))
+    rounded = b.add(bits, b.add(odd, whole(0x7FFF)))
+    kept = b.select(b.fcmp_unordered("uno", value, value), b.or_(bits, whole(0x400000)), rounded)
+    store(b, b.trunc(b.lshr(kept, whole(16)), I16), address)
+
+
+@op(void, i64, f32)
+def set_f16(b: Builder, address: Value, value: Value) -> None:
+    """Rounded to the nearest, to even in the middle."""
+    store(b, b.bitcast(b.fptrunc(value, ir.HalfType()), I16), address)
+
+
 @op(floats, i64)
 def get(b: Builder, address: Value) -> Value:
     return load(b, address, VF)
@@ -314,6 +334,11 @@ def top(b: Builder, x: Value) -> Value:
     for low, high in _halves():
         left, right = b.shuffle_vector(x, x, low), b.shuffle_vector(x, x, high)
         x = b.select(b.fcmp_ordered(">", left, right), left, right)
+    return b.extract_element(x, ir.Constant(I32, 0))
+
+
+@op(f32, floats)
+def first_lane(b: Builder, x: Value) -> Value:
     return b.extract_element(x, ir.Constant(I32, 0))
 
 
