@@ -1,5 +1,7 @@
 """The attention block on a CPU, one call a block: the tensors' side of `compiled.py`."""
 
+from weakref import WeakKeyDictionary
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -28,14 +30,16 @@ def attention(
 
 def _block(pool: KVPool, layer: int, weights: AttentionWeights, p: AttentionParams) -> Table:
     """Kept with the pool, as a layer's weights are."""
-    key = ("compiled attention", layer, id(weights))
-    block = pool.cache.get(key)
-    if block is None or block.of is not weights:
+    blocks = pool.cache.get(("compiled attention", layer))
+    if blocks is None:
+        blocks = pool.cache["compiled attention", layer] = WeakKeyDictionary()
+    block = blocks.get(weights)
+    if block is None or block.of is not p:
         w = weights
         matrices = (w.norm, w.q, w.k, w.v, w.out, w.q_norm, w.k_norm)
         sizes = (p.hidden, p.heads, p.kv_heads, p.head_dim, p.rotary_dim, p.eps, int(p.gated), p.first_key)
         pools = (pool.k[layer], pool.v[layer], FLOATS[pool.k.dtype])
-        block = pool.cache[key] = block_table(weights, (*matrices, *sizes, *pools))
+        block = blocks[weights] = block_table(p, (*matrices, *sizes, *pools))
     assert isinstance(block, Table)
     return block
 

@@ -1,5 +1,7 @@
 """The gated delta block on a CPU, one call a block: the tensors' side of `compiled.py`."""
 
+from weakref import WeakKeyDictionary
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -36,9 +38,11 @@ def gated_delta(
 
 def _block(pool: RecurrentPool, layer: int, weights: GatedDeltaWeights, p: GatedDeltaParams) -> Table:
     """Kept with the pool, as a layer's weights are."""
-    key = ("compiled gated_delta", layer, id(weights))
-    block = pool.cache.get(key)
-    if block is None or block.of is not weights:
+    blocks = pool.cache.get(("compiled gated_delta", layer))
+    if blocks is None:
+        blocks = pool.cache["compiled gated_delta", layer] = WeakKeyDictionary()
+    block = blocks.get(weights)
+    if block is None or block.of is not p:
         w = weights
         matrices = (w.norm, w.qkv, w.z, w.b, w.a, w.out, w.conv, w.rate, w.dt_bias, w.out_norm)
         sizes = (p.hidden, p.key_heads, p.value_heads, p.key_dim, p.value_dim, p.kernel, p.eps)
@@ -48,7 +52,7 @@ def _block(pool: RecurrentPool, layer: int, weights: GatedDeltaWeights, p: Gated
         snaps: list[int] = []
         for snap in (pool.snap_state, pool.snap_conv):
             snaps += [snap.data_ptr() + layer * snap.stride(1) * 4, snap.stride(0) * 4]
-        block = pool.cache[key] = block_table(weights, (*matrices, *sizes, *pools, *snaps))
+        block = blocks[weights] = block_table(p, (*matrices, *sizes, *pools, *snaps))
     assert isinstance(block, Table)
     return block
 

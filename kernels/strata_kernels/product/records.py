@@ -103,8 +103,8 @@ def _rows_in_one_piece(part: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What compiled code is told of a block: int64 fields. `of`: whose block it is. `groups`: the most of one
-    of its matrices.
+    """What compiled code is told of a block: int64 fields. `of`: the parameters it was made for. `groups`: the most of
+    one of its matrices. `kept`: what the addresses in it need.
     """
 
     of: object
