@@ -7,13 +7,13 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from strata_cli.engine.record import StepRecord
 from strata_cli.engine.types import (
     Event,
     Finished,
     Result,
     SpecStats,
     Started,
-    StepRecord,
     Timings,
     Tokens,
     WindowDone,

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Protocol
 
 from strata_cli.config import SamplingParams
+from strata_cli.engine.record import StepRecord
 from strata_cli.engine.types import (
     Downgrade,
     Event,
@@ -18,7 +19,6 @@ from strata_cli.engine.types import (
     Request,
     Result,
     SpecStats,
-    StepRecord,
     Timings,
     Tokens,
     WindowDone,

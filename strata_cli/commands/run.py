@@ -26,7 +26,7 @@ from strata_cli.options import EngineFlags, ModelFlags, OutputFlags, SamplingFla
 from strata_cli.session import Checkpoint, Prompt, Session, load_session, open_checkpoint
 from strata_cli.settings import ENGINE_FIELDS, Settings
 from strata_cli.ui.console import Console, summary
-from strata_cli.ui.live import Observer, open_screen
+from strata_cli.ui.live import RunScreen, open_screen
 from strata_cli.ui.snapshot import Header, Limit
 
 RECORDS = "Records"
@@ -210,7 +210,7 @@ def _step_stats(stack: ExitStack, settings: Settings, mode: Mode, console: Conso
 
 def _screen(
     session: Session, settings: Settings, jobs: Sequence[Job], total: int, done: int, to_stdout: bool
-) -> Observer:
+) -> RunScreen:
     """What the user sees while it runs."""
     engine = settings.engine
     given = {name: settings.sources[name].value for name in ENGINE_FIELDS if name in settings.sources}

@@ -1,136 +1,122 @@
-"""How many rows each slot gets in a window: pure functions of survivals, limits, a row budget and a cost. No torch.
-
-Survivals s_1 >= s_2 >= ... of a slot are the chances that its first, second, ... draft is accepted, so L rows are
-expected to yield 1 + s_1 + ... + s_(L-1) tokens. A limit is the most rows a slot may take, golden row included.
-Fairness "total" maximises expected tokens per ms; "slots" the sum over slots of log(expected tokens) - log(ms), which
-is proportional fairness between them.
+"""A window: a frozen plan before the forward, a frozen verdict after it; nothing in between is written into either.
+No torch.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import exp, inf, log
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-from strata_cli.engine.steptime import WindowCost
+from strata_cli.engine.life import Slot
+from strata_cli.engine.planning import Choice
+from strata_cli.engine.types import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Rows per slot and what they are expected to bring: tokens per window, ms, and the value by the fairness asked."""
+class Share:
+    """A slot's part of a window: `read` prompt rows or `L` decode rows, never both; neither when it sits out.
 
-    L: list[int]
-    tokens: float
-    ms: float
-    value: float
-
-
-def evaluate(
-    L: Sequence[int], survivals: Sequence[Sequence[float]], cost: WindowCost, fair: str = "total", made: int = 0
-) -> Plan:
-    """The plan that gives slot i exactly `L[i]` >= 1 rows. `made` steps of the chain are run already, and paid for."""
-    yields = [1.0 + sum(s[: n - 1]) for n, s in zip(L, survivals, strict=True)]
-    rows, tokens = sum(L), sum(yields)
-    ms = cost.ms(rows, max(made, max(L) - 1), rows - len(L))
-    value = tokens / ms if fair == "total" else sum(map(log, yields)) - len(L) * log(ms)
-    return Plan(list(L), tokens, ms, value)
-
-
-def uniform_limit(spec: int, rows: int, slots: int) -> int:
-    """The most rows per slot when all slots get the same number."""
-    return min(spec + 1, rows // slots)
-
-
-def plan_uniform(
-    survivals: Sequence[Sequence[float]],
-    limits: Sequence[int],
-    rows: int,
-    cost: WindowCost,
-    fair: str = "total",
-    made: int = 0,
-) -> Plan:
-    """One L for all slots (cut to each slot's own limit): the one of greatest value. Needs rows >= slots >= 1."""
-    most = min(max(limits), rows // len(limits))
-    plans = (evaluate([min(n, limit) for limit in limits], survivals, cost, fair, made) for n in range(1, most + 1))
-    return max(plans, key=lambda plan: plan.value)
-
-
-def plan_rows(
-    survivals: Sequence[Sequence[float]],
-    limits: Sequence[int],
-    rows: int,
-    cost: WindowCost,
-    fair: str = "total",
-    made: int = 0,
-) -> Plan:
-    """Each slot its own L: the best over every chain depth and every number of rows. Needs rows >= slots >= 1.
-
-    For a given depth and number of rows the best choice is the rows of greatest gain, over all slots together. A slot's
-    gains never rise with position, so the choice is a prefix of each slot's chain, and this greedy is exact: no other
-    allocation has a greater value (separable concave allocation). L = 1 for every slot is always among the candidates.
+    `depth`: drafts its chain makes at most, by `drafter`; `stop`: a draft less probable than this ends the chain.
+    `captures`: (prompt length at which a prefix-cache entry ends, its place), rising.
     """
-    slots, deepest = len(limits), max(limits) - 1
-    total = fair == "total"
-    gains: list[tuple[float, int, int]] = []  # (minus gain, position, slot): ties go to shallow positions first
-    width = [0.0] * deepest  # what all slots together gain at a position
-    for i, limit in enumerate(limits):
-        tokens = 1.0
-        for j, s in enumerate(survivals[i][: limit - 1]):
-            if not total:
-                tokens, s = tokens + s, log((tokens + s) / tokens)
-            gains.append((-s, j, i))
-            width[j] += s
-    gains.sort()
-    room = rows - slots
-    by_drafts = [ms + cost.draft * n for n, ms in enumerate(cost.verify[slots : slots + room + 1])]
-    by_drafts += [inf] * (len(gains) - room)
-    base = float(slots) if total else 0.0
-    fixed, step = cost.other + cost.start, cost.step
-    # under "slots" the geometric mean of the slots' tokens per ms: the same order as the sum of logarithms
-    best = (base if total else 1.0) / (by_drafts[0] + (fixed + step * made if made else cost.other))
-    best_depth = best_drafts = 0
-    for depth in range(max(1, min(made, deepest)), deepest + 1):  # to use fewer of the steps already run saves nothing
-        if depth > made and total and width[depth - 1] <= best * step:
-            break  # this step and all further ones bring less than their time does otherwise
-        chain, gained, n = fixed + step * max(depth, made), base, 0
-        for gain, j, _ in gains:
-            if j < depth:
-                n += 1
-                gained -= gain
-                value = (gained if total else exp(gained / slots)) / (by_drafts[n] + chain)
-                if value > best:
-                    best, best_depth, best_drafts = value, depth, n
-    L = [1] * slots
-    for _, _, i in [g for g in gains if g[1] < best_depth][:best_drafts]:
-        L[i] += 1
-    return evaluate(L, survivals, cost, fair, made)
+
+    slot: Slot
+    read: int = 0
+    L: int = 0
+    reason: str = "prefill"
+    depth: int = 0
+    stop: float = 0.0
+    drafter: str | None = None
+    captures: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return self.read + self.L
+
+    @property
+    def drafts(self) -> int:
+        return max(self.L - 1, 0)
+
+    @property
+    def draws(self) -> int:
+        """Rows that yield a token: all decode rows, and the last one of a prompt."""
+        return self.L or int(0 < self.read == self.slot.finishes)
 
 
-def plan_fixed(limits: Sequence[int], rows: int, first: int = 0) -> list[int]:
-    """Every slot its limit, cut to the budget: rows go round one at a time, starting with slot `first`."""
-    slots = len(limits)
-    L = [1] * slots
-    left = rows - slots
-    order = [(first + k) % slots for k in range(slots)]
-    while left > 0:
-        wanting = [i for i in order if L[i] < limits[i]][:left]
-        if not wanting:
-            break
-        for i in wanting:
-            L[i] += 1
-        left -= len(wanting)
-    return L
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """The shares of one group's slots, in slot order. `asks`: how many rows each gets is settled by what its drafts
+    say of themselves.
+    """
+
+    group: int
+    shares: tuple[Share, ...]
+    asks: bool = False
+
+    @property
+    def busy(self) -> tuple[Share, ...]:
+        return tuple(s for s in self.shares if s.rows)
+
+    @property
+    def ordered(self) -> tuple[Share, ...]:
+        """The busy shares as their rows lie in the forward: decode rows first."""
+        return tuple(sorted(self.busy, key=lambda s: s.read > 0))
+
+    @property
+    def drafting(self) -> tuple[Share, ...]:
+        return tuple(s for s in self.shares if s.depth)
+
+    @property
+    def kind(self) -> str:
+        """Named in design section 2."""
+        if any(s.read for s in self.shares):
+            return "mixed" if any(s.L for s in self.shares) else "prefill"
+        return "chain" if any(s.drafts for s in self.shares) else "batch"
+
+    def by_drafter(self, name: str, drafter: Callable[[Slot], str | None]) -> tuple[list[Share], list[Slot]]:
+        """The shares that this drafter drafts for, and the decoding slots that it may draft for another time."""
+        others = [s.slot for s in self.busy if s.L and not s.depth and drafter(s.slot) == name]
+        return [s for s in self.drafting if s.drafter == name], others
+
+    def settled(self, choices: Mapping[int, Choice]) -> "WindowPlan":
+        """The plan once its drafts are made: the rows that each drafting slot takes."""
+
+        def settle(share: Share) -> Share:
+            choice = choices.get(share.slot.index)
+            return share if choice is None else replace(share, L=choice.L, reason=choice.reason)
+
+        return replace(self, shares=tuple(map(settle, self.shares)), asks=False)
+
+    def undrafted(self) -> "WindowPlan":
+        """The plan of a window whose drafts failed: one row a decoding slot; prompts begin again in the next one."""
+
+        def plain(share: Share) -> Share:
+            if share.L:
+                return replace(share, L=1, reason="fuse", depth=0)
+            return replace(share, read=0, captures=(), depth=0)
+
+        return replace(self, shares=tuple(map(plain, self.shares)), asks=False)
 
 
-def seats(missed: Sequence[int], rows: int) -> list[int]:
-    """Which slots (indices, in order) take part when the budget has `rows` rows: those that missed most windows."""
-    order = sorted(range(len(missed)), key=lambda i: (-missed[i], i))
-    return sorted(order[:rows])
+@dataclass(frozen=True, slots=True)
+class SlotVerdict:
+    """What became of a share: the tokens its rows yield, of the judged drafts those that held; or why it failed."""
+
+    tokens: tuple[int, ...] = ()
+    judged: int = 0
+    held: int = 0
+    finish: str | None = None
+    error: str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
-def pays(plan: Plan, i: int, gain: float, survivals: Sequence[Sequence[float]], cost: WindowCost, fair: str) -> bool:
-    """Whether one more row for slot `i`, expected to yield `gain` tokens, would raise the plan's value."""
-    rows = sum(plan.L) + 1
-    ms = cost.ms(rows, max(plan.L[i], max(plan.L) - 1), rows - len(plan.L))
-    if fair == "total":
-        return (plan.tokens + gain) / ms > plan.value
-    tokens = 1.0 + sum(survivals[i][: plan.L[i] - 1])
-    return log((tokens + gain) / tokens) > len(plan.L) * log(ms / plan.ms)
+@dataclass(frozen=True, slots=True)
+class WindowVerdict:
+    """What became of a window, share by share in the plan's order. `bucket`: rows after padding; `experts`: distinct
+    ones that its rows chose, the most over the layers; `depth`, `made`: steps of its chain and drafts made in them.
+    """
+
+    plan: WindowPlan
+    verdicts: tuple[SlotVerdict, ...]
+    bucket: int
+    experts: int | None
+    depth: int
+    made: int

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from strata_cli.config import EngineConfig
 from strata_cli.engine.types import Event, Request
+from strata_cli.model.memory import MemoryPlan
 
 LOOK_S = 0.05  # the longest wait before keys and interrupts are looked at again
 
@@ -16,7 +17,7 @@ class AnyEngine(Protocol):
 
     config: EngineConfig
     ctx: int
-    planned_bytes: int
+    memory: MemoryPlan
     clock: Callable[[], float]
 
     def submit(self, request: Request) -> None: ...

@@ -1,6 +1,6 @@
 """From a checkpoint whose input has been checked to weights and engines: the one place that calls the builder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from strata_cli.config import EngineConfig, SamplingParams
 from strata_cli.engine.types import Request
 from strata_cli.errors import UsageError
-from strata_cli.model.config import ModelConfig
+from strata_cli.model.families import ModelConfig
 from strata_cli.session.checkpoint import Checkpoint, Messages
 from strata_cli.session.drive import AnyEngine
 from strata_cli.text.template import ChatTemplate
@@ -17,8 +17,8 @@ from strata_cli.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import torch
 
+    from strata_cli.engine.build import Loaded
     from strata_cli.engine.engine import Engine
-    from strata_cli.model.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Session:
     @property
     def planned_bytes(self) -> int:
         """What the model was planned to take: weights, caches, buffers."""
-        return self.engine.planned_bytes
+        return self.engine.memory.total_bytes
 
     def request(self, id: str, prompt: str | Sequence[int] | Messages, params: SamplingParams) -> Request:
         """A request for text, token ids or messages."""
@@ -92,33 +92,25 @@ class LoadedModel:
     """The weights of a checkpoint on a device, which any number of engines may share."""
 
     checkpoint: Checkpoint
-    weights: "Weights"
-    at: "torch.device"
-    counts: Mapping[int, int] | None
+    loaded: "Loaded"
 
     @property
     def device(self) -> Device:
-        return Device.of(self.at)
+        return Device.of(self.loaded.device)
 
     def engine(self, config: EngineConfig) -> "Engine":
         """An engine of its own with these settings."""
-        from strata_cli.engine.build import assemble
-
-        of = self.checkpoint
-        counts = dict(self.counts) if self.counts is not None else None
-        return assemble(self.weights, of.model_config, config, of.eos_token_ids, self.at, vocab=of.vocab, counts=counts)
+        return self.loaded.engine(config, self.checkpoint.eos_token_ids, self.checkpoint.vocab)
 
 
 def load_model(checkpoint: Checkpoint, config: EngineConfig) -> LoadedModel:
-    """Load what `config` asks for of a checkpoint (seconds to minutes): its device, dtype and grafted MTP head.
+    """Load what `config` asks for of a checkpoint (seconds to minutes): its device and grafted MTP head.
 
     Raises UsageError for what the checkpoint or the machine cannot honour, StrataError for a broken checkpoint.
     """
-    from strata_cli.engine.build import load_weights  # imports torch, so not before input was checked
-    from strata_cli.engine.drafters.vocab import read_counts
+    from strata_cli.engine.build import load  # imports torch, so not before input was checked
 
-    weights, device = load_weights(checkpoint.path, checkpoint.model_config, config)
-    return LoadedModel(checkpoint, weights, device, read_counts(checkpoint.path))
+    return LoadedModel(checkpoint, load(checkpoint.path, checkpoint.model_config, config))
 
 
 def load_session(checkpoint: Checkpoint, config: EngineConfig) -> Session:

@@ -10,11 +10,13 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import strata_cli.batch.journal
 import strata_cli.commands.run
 from strata_cli import app
 from strata_cli.config import EngineConfig
+from strata_cli.engine.record import StepRecord
 from strata_cli.engine.types import (
     Downgrade,
     Event,
@@ -23,7 +25,6 @@ from strata_cli.engine.types import (
     Result,
     SpecStats,
     Started,
-    StepRecord,
     Timings,
     Tokens,
     WindowDone,
@@ -79,7 +80,7 @@ class FakeEngine:
     A prompt that ends in "!boom" fails alone after one token. `at_step` is called before each window.
     """
 
-    planned_bytes = 0
+    memory = SimpleNamespace(total_bytes=0)
     clock = staticmethod(time.perf_counter)
 
     def __init__(self, checkpoint: Checkpoint, config: EngineConfig):

@@ -29,7 +29,7 @@ def test_every_request_is_done(tmp_path: Path, static: bool, arrivals: list[floa
 
     def watched() -> list:
         events = step()
-        running.append({seat.request.id for seat in engine.seats if seat is not None})
+        running.append({seat.life.request.id for seat in engine.seats if seat is not None})
         return events
 
     engine.step = watched  # type: ignore[method-assign]

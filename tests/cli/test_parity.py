@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from strata_cli.engine.judge import Judge
 
 from strata_cli import app
-from strata_cli.engine.judge import Judge
 from tests.support.tiny import make_tiny
 
 

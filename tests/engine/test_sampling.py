@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from strata_cli.engine.penalties import PenaltyCounts
 from transformers.generation import logits_process as hf
 
 from strata_cli.config import SamplingParams
-from strata_cli.engine.penalties import PenaltyCounts
 from strata_cli.engine.sampling import Draw, distribution, sample
 from strata_kernels.sampling import gumbel, philox, uniform
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from strata_cli.model.layers import Experts, under
 from torch import Tensor
 
 from strata_cli.model import layers
-from strata_cli.model.layers import Experts, under
 from tests.support.engine import loaded, tiny
 from tests.support.tiny import SHAPES
 

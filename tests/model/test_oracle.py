@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from strata_cli.model.rows import Segment
 from transformers.cache_utils import DynamicCache, MtpCache
 
 from strata_cli.config import SamplingParams
 from strata_cli.engine.drafters import Wish
 from strata_cli.engine.sampling import Draw
-from strata_cli.model.rows import Segment
 from tests.support.engine import engine, prompt, request, run, tiny
 from tests.support.tiny import SHAPES, reference_model, reference_mtp
 

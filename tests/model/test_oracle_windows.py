@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from strata_cli.model.rows import Segment
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, MtpCache
 
@@ -13,7 +14,6 @@ from strata_cli.config import SamplingParams
 from strata_cli.engine.drafters import Wish
 from strata_cli.engine.engine import Engine
 from strata_cli.engine.sampling import Draw, sample
-from strata_cli.model.rows import Segment
 from tests.support.engine import engine, prompt, request, tiny
 from tests.support.tiny import SHAPES, reference_model, reference_mtp
 

@@ -17,7 +17,7 @@ strata_cli.commands.inspect strata_cli.options strata_cli.commands.run strata_cl
 strata_cli.engine.acceptance strata_cli.engine.cache.pages strata_cli.engine.drafters.ngram
 strata_cli.engine.scheduler strata_cli.engine.seeds strata_cli.engine.stats strata_cli.engine.steptime
 strata_cli.engine.types strata_cli.engine.window
-strata_cli.inspect.reader strata_cli.model.config
+strata_cli.inspect.reader strata_cli.model.config strata_cli.model.memory strata_cli.model.weights.checkpoint
 strata_cli.text.stop strata_cli.text.template strata_cli.text.thinking strata_cli.text.tokenizer
 strata_cli.ui.console strata_cli.ui.live
 """.split()

@@ -5,8 +5,10 @@ import os
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from strata_cli.engine.record import BY_SLOT, PHASES, StatsHeader, StepRecord, describe
 from strata_cli.engine.stats import RunSummary, StepStatsWriter
 from strata_cli.engine.tally import SlotTally, Tally, slow_slot
 from strata_cli.engine.types import Downgrade, SpecStats, WindowDone
@@ -29,13 +31,45 @@ def test_the_file_has_a_header_and_a_line_a_window(tmp_path: Path) -> None:
         writer.write(record)
     writer.close()
     header, *lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert list(header) == ["schema", "model", "profile", "config", "version"] and header["schema"] == 1
+    assert list(header) == ["schema", "model", "profile", "config", "version", "memory"]
+    assert header == {"schema": 2, **HEADER, "memory": None}
     assert len(lines) == len(records)
     for line, record in zip(lines, records):
         assert list(line)[: len(KEYS)] == KEYS
         assert list(line["ms"]) == ["plan", "draft", "verify", "sample", "commit", "host"]
         assert line["keeps"] == record.keeps and line["request"] == record.request
         assert line["step_ms"] == pytest.approx(record.step_ms, abs=1e-4)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    memory = {"weights": {"int4": 1234}, "reserve": 5}
+    writer = StepStatsWriter(path, {**HEADER, "config": {"mtp": Path("head")}, "memory": memory})
+    full = StepRecord(
+        **{"kind": "mixed", "t": 1.5, "group": 1, "slots": 2, "rows": 9, "drafts": 4, "verified": 3, "accepted": 2},
+        **{"step_ms": 2.25, "slot": [0, 3], "request": ["a", "b"], "prompt": [4, 0], "L": [0, 5], "keeps": [1, 3]},
+        **{"ctx": [5, 17], "reason": ["prefill", "fits"], "ms": {"draft": 0.5, "host": 0.0625}, "bucket": 16},
+        **{"experts": 40, "prefix_hit_tokens": 2, "chain_off": "no memory", "downgrades": ["graphs: off"]},
+        **{"drafted_by": [0, 3], "accepted_by": [0, 2], "prefix_hits": 1, "prefix_misses": 1},
+    )
+    assert set(msgspec.structs.asdict(full)) == set(StepRecord.__struct_fields__)
+    writer.write(full)
+    writer.close()
+    header, line = path.read_bytes().splitlines()
+    assert list(json.loads(line)) == list(StepRecord.__struct_fields__) == list(describe(StepRecord))
+    assert msgspec.json.decode(line, type=StepRecord) == full
+    expected = StatsHeader(schema=2, **{**HEADER, "config": {"mtp": "head"}}, memory=memory)
+    assert msgspec.json.decode(header, type=StatsHeader) == expected
+
+
+def test_the_record_names_its_arrays_and_phases() -> None:
+    record = next(ScriptedEngine(requests=5).records())
+    arrays = {name for name in record.__struct_fields__ if isinstance(getattr(record, name), list)}
+    assert set(BY_SLOT) == arrays - {"downgrades"}
+    assert {len(getattr(record, name)) for name in BY_SLOT} == {record.slots}
+    assert list(PHASES) == list(record.ms)
+    for struct in (StatsHeader, StepRecord):
+        assert all(describe(struct).values()) and list(describe(struct)) == list(struct.__struct_fields__)
 
 
 def test_every_line_is_there_while_the_run_goes_on(tmp_path: Path) -> None:
@@ -51,7 +85,7 @@ def test_a_resumed_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     StepStatsWriter(path, HEADER).close()
     StepStatsWriter(path, HEADER, append=True).close()
-    assert [json.loads(line)["schema"] for line in path.read_text().splitlines()] == [1, 1]
+    assert [json.loads(line)["schema"] for line in path.read_text().splitlines()] == [2, 2]
     StepStatsWriter(path, HEADER).close()
     assert len(path.read_text().splitlines()) == 1
 

@@ -1,4 +1,4 @@
-"""A running request in its seat: tokens, clock, drafting statistics. No torch."""
+"""A request's life: waiting, reading, decoding, done. A `Slot` is a seated life. No torch."""
 
 from dataclasses import dataclass, field
 
@@ -6,26 +6,33 @@ from strata_cli.engine.types import Request, Result, SpecStats, Timings, TokenLo
 
 
 @dataclass(slots=True)
-class Slot:
-    """One request on its way, from its submission on (also while it waits again after a preemption).
-
-    `tokens`: prompt and committed tokens. Times in seconds of the engine's clock.
+class Life:
+    """A request from its submission to its end. `tokens`: prompt and committed ones. Times in seconds of the engine's
+    clock; `limit`: most completion tokens, by max_tokens and context.
     """
 
     request: Request
     seed: int
     submitted: float
-    limit: int  # most completion tokens, by max_tokens and context
+    limit: int
     tokens: list[int]
-    index: int = -1  # the seat; -1 while waiting
+    seat: "Slot | None" = None  # None: waiting, or done
+    done: bool = False
     admitted: float | None = None
     first_token: float | None = None
     last_token: float | None = None
     cached_tokens: int = 0
-    missed: int = 0  # windows sat out in a row
-    entered: int = 0  # count of admissions, for "the youngest"
     spec: SpecStats = field(default_factory=SpecStats)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        """waiting, reading, decoding or done."""
+        if self.done:
+            return "done"
+        if self.seat is None:
+            return "waiting"
+        return "reading" if self.seat.length < self.to_read else "decoding"
 
     @property
     def generated(self) -> int:
@@ -68,3 +75,23 @@ class Slot:
             logprobs=self.logprobs,
             error=error,
         )
+
+
+@dataclass(slots=True)
+class Slot:
+    """A life in its seat, `index`. `length`: tokens whose rows are in the cache. `entered`: count of admissions when it
+    came, for "the youngest". `missed`: windows it sat out in a row. `found`: prompt tokens the prefix cache had.
+    """
+
+    index: int
+    life: Life
+    entered: int
+    length: int = 0
+    missed: int = 0
+    found: int = 0
+
+    @property
+    def finishes(self) -> int:
+        """Prompt rows until its first token is drawn; 0 where that token is known (after a preemption)."""
+        life = self.life
+        return len(life.tokens) - self.length if life.generated == 0 else 0
