@@ -64,8 +64,8 @@ class Rows:
         first, many, certain [S]    first row and number of rows of each slot; certain: they are prompt rows
 
     Plain numbers, known to the host before the forward: `count` real rows, `decode` of them decode rows, `longest` run
-    of one slot, `runs` the rows of each slot that has some, most first, `tiles` that have rows, `replay` the most pending
-    rows of a slot, `splits` key splits to read, `captures` (slot, rows after which, snapshot place).
+    of one slot, `runs` the rows of each slot that has some, most first, `tiles` that have rows, `replay` the most
+    pending rows of a slot, `splits` key splits to read, `captures` (slot, rows after which, snapshot place).
     """
 
     padded: int
@@ -92,7 +92,7 @@ class Rows:
     replay: int = 0
     splits: int = 0
     captures: Sequence[tuple[int, int, int]] = ()
-    cache: dict[str, Any] = field(default_factory=dict)  # what a twin derives once a forward and needs in each layer
+    cache: dict[object, Any] = field(default_factory=dict)  # what a twin derives once a forward and needs in each layer
 
 
 class Section:
@@ -199,7 +199,7 @@ class KVPool:
 
     k: Tensor
     v: Tensor
-    cache: dict[str, Any] = field(default_factory=dict)  # views and constants that a twin makes once
+    cache: dict[object, Any] = field(default_factory=dict)  # views and constants that a twin makes once
 
 
 @dataclass(slots=True)
@@ -223,7 +223,7 @@ class RecurrentPool:
     pending: Tensor
     snap_state: Tensor
     snap_conv: Tensor
-    cache: dict[str, Any] = field(default_factory=dict)  # views and constants that a twin makes once
+    cache: dict[object, Any] = field(default_factory=dict)  # views and constants that a twin makes once
 
 
 def torch_dtype(name: str) -> torch.dtype:

@@ -38,7 +38,7 @@ class Views:
 
 def views(pool: RecurrentPool, p: GatedDeltaParams) -> Views:
     if "gated_delta" not in pool.cache:
-        layers, slots, rows = pool.k.shape[:3]
+        slots, rows = pool.k.shape[1:3]
         width, device = p.kernel - 1, pool.k.device
 
         def flat(x: Tensor, dims: int) -> tuple[Tensor, ...]:

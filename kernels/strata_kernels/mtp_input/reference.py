@@ -1,4 +1,4 @@
-"""The joined input of the MTP head (DeepSeek-V3, 2024, section 2.2): one row from a hidden row and the token after it."""
+"""The joined input of the MTP head (DeepSeek-V3, 2024, section 2.2): a hidden row and the token after it."""
 
 import torch
 from torch import Tensor
