@@ -46,6 +46,11 @@ def engine(directory: Path, *, eos: Sequence[int] = (), pages: int | None = None
     return loaded(directory).engine(EngineConfig(**{"device": "cpu", **settings}), eos, pages=pages)
 
 
+def set_clock(engine: Engine, clock: Callable[[], float]) -> None:
+    """Let the engine read this clock, in seconds, from now on."""
+    engine.clock = engine.seating.clock = clock
+
+
 @dataclass
 class Run:
     """What came of some requests. `hashes[id]`: of the logits rows of its committed tokens, by position. `started`: how
