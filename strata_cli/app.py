@@ -4,6 +4,7 @@ Imports no torch: a command's module is loaded when that command runs, the list 
 """
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from strata_cli import __version__
 from strata_cli.errors import FAILED, INTERRUPTED, OK, USAGE, StrataError
+from strata_cli.names import readable, text_of
 from strata_cli.ui.console import mute, say
 
 EPILOG = (
@@ -97,14 +99,16 @@ def strata(
 
 def report(what: str, hint: str = "") -> None:
     """Print `error: what` and `hint: ...` to stderr."""
-    say(f"error: {what}")
+    say(f"error: {readable(what)}")
     if hint:
-        say(f"hint: {hint}")
+        say(f"hint: {readable(hint)}")
 
 
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code; every error becomes a message here."""
     try:
+        _check_names(args)
+        _speak_utf8()
         code: Any = typer.main.get_command(app).main(
             args=list(args) or ["--help"], prog_name="strata", standalone_mode=False
         )
@@ -135,6 +139,21 @@ def run(args: Sequence[str]) -> int:
         _debug()
         report(f"{type(error).__name__}: {error}", "this is a fault of strata; STRATA_DEBUG=1 prints the traceback")
         return FAILED
+
+
+def _check_names(args: Sequence[str]) -> None:
+    """Refuse arguments and settings of the environment that are no text in any way."""
+    for name in (*args, *(value for variable, value in os.environ.items() if variable.startswith("STRATA_"))):
+        text_of(name)
+
+
+def _speak_utf8() -> None:
+    """Results are UTF-8 whatever the locale says; a terminal gets what it can show, and escapes for the rest."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() not in ("utf-8", "utf8"):
+        if sys.stdout.isatty():
+            sys.stdout.reconfigure(errors="backslashreplace")
+        else:
+            sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # a name as it is on disk
 
 
 def _open_closed_streams() -> None:

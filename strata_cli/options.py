@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from strata_cli.config import EngineConfig
+from strata_cli.names import text_of
 from strata_cli.settings import DEFAULT_MODEL, resolve
 
 
@@ -158,6 +159,7 @@ class MeasureFlags:
     __annotations__ = {name: OutputFlags.__annotations__[name] for name in ("quiet", "show_config")}
 
 
+TEXTS = ("question", "system", "arm")  # arguments of single commands that are text, not the name of a file
 _DEFAULTS = {"tui": True, "ascii": False, "quiet": False, "download": False, "show_config": False}
 
 
@@ -176,7 +178,7 @@ def shared_options(*groups: type) -> Callable[[Callable[..., int]], Callable[...
             if flags.get("show_config"):
                 print(settings.describe())
                 return 0
-            return command(settings, **given)
+            return command(settings, **{name: _text(v) if name in TEXTS else v for name, v in given.items()})
 
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters = [p.replace(kind=keyword) for p in own[1:]] + [
@@ -188,6 +190,10 @@ def shared_options(*groups: type) -> Callable[[Callable[..., int]], Callable[...
         return wrapper
 
     return decorate
+
+
+def _text(given: Any) -> Any:
+    return [text_of(each) for each in given] if isinstance(given, list) else given and text_of(given)
 
 
 def _with_default(name: str, hint: Any) -> Any:

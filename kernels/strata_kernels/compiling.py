@@ -62,13 +62,12 @@ def kernel(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     from numba import config, njit
 
     def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        folder = _cache_folder()[0]
-        before = config.CACHE_DIR
-        config.CACHE_DIR = folder
+        folder, before = _cache_folder()[0], config.__dict__["CACHE_DIR"]
+        config.__dict__["CACHE_DIR"] = folder
         try:
             result: Callable[..., Any] = njit(signature, nogil=True, error_model="numpy", cache=bool(folder))(function)
         finally:
-            config.CACHE_DIR = before
+            config.__dict__["CACHE_DIR"] = before
         return result
 
     return compiled

@@ -27,14 +27,14 @@ Builder = Any
 Value = Any
 
 
-class Floats(types.Type):  # type: ignore[misc]
+class Floats(types.Type):
     """WIDTH float32."""
 
     def __init__(self) -> None:
         super().__init__("floats")
 
 
-class Ints(types.Type):  # type: ignore[misc]
+class Ints(types.Type):
     """WIDTH int32."""
 
     def __init__(self) -> None:
@@ -45,13 +45,13 @@ floats, ints, i64, f32, void = Floats(), Ints(), types.int64, types.float32, typ
 
 
 @register_default(Floats)
-class _FloatsModel(models.PrimitiveModel):  # type: ignore[misc]
+class _FloatsModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any):
         super().__init__(manager, kind, VF)
 
 
 @register_default(Ints)
-class _IntsModel(models.PrimitiveModel):  # type: ignore[misc]
+class _IntsModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any):
         super().__init__(manager, kind, VI)
 
@@ -255,7 +255,7 @@ def sqrt(b: Builder, x: Value) -> Value:
 def _binary(operation: Any, method: str) -> None:
     """Let compiled code write an operation of two vectors as it writes one of numbers."""
 
-    class Typed(ConcreteTemplate):  # type: ignore[misc]
+    class Typed(ConcreteTemplate):
         key = operation
         cases: ClassVar = [floats(floats, floats)]
 

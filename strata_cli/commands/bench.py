@@ -15,6 +15,7 @@ from strata_cli.bench.cases import own_records, read_file
 from strata_cli.bench.report import markdown, text
 from strata_cli.bench.trace import read_trace
 from strata_cli.errors import OK, UsageError
+from strata_cli.names import text_of
 from strata_cli.options import EngineFlags, MeasureFlags, ModelFlags, SamplingFlags, flag, shared_options
 from strata_cli.session import open_checkpoint
 from strata_cli.settings import Settings
@@ -92,7 +93,7 @@ def bench(
     arms = parse_arms(arm or DEFAULT_ARMS, settings, static, _batches(sweep_batch))
     arrivals = read_trace(trace, trace_requests, time_scale) if trace is not None else None
     if prompts:
-        kinds = [Kind(Path(name).stem if name != "-" else "stdin", read_file(name)) for name in prompts]
+        kinds = [Kind(text_of(Path(name).stem) if name != "-" else "stdin", read_file(name)) for name in prompts]
     else:
         kinds = [Kind("built-in prompts", own_records(open_checkpoint(settings), OWN))]
     names = [kind.name for kind in kinds]
@@ -103,7 +104,7 @@ def bench(
     found: dict[str, Any] = {
         "schema": 1,
         "version": __version__,
-        "command": shlex.join(["strata", *sys.argv[1:]]),
+        "command": text_of(shlex.join(["strata", *sys.argv[1:]])),
         "model": settings.model,
         "rounds": rounds,
         "kinds": job.run(),

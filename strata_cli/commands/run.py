@@ -21,6 +21,7 @@ from strata_cli.engine.seeds import derive_seed, fresh_seed
 from strata_cli.engine.stats import RunSummary, StepStatsWriter, Totals
 from strata_cli.errors import INTERRUPTED, OK, RECORDS_FAILED, UsageError
 from strata_cli.interrupt import Interrupt
+from strata_cli.names import readable, text_of
 from strata_cli.options import EngineFlags, ModelFlags, OutputFlags, SamplingFlags, shared_options
 from strata_cli.session import Checkpoint, Prompt, Session, load_session, open_checkpoint
 from strata_cli.settings import ENGINE_FIELDS, Settings
@@ -74,7 +75,7 @@ def run(
     mode = Mode(resume, retry_errors, overwrite)
     _check_distinct(prompts, output, settings.step_stats)
     _check_output(output, mode)
-    name = "stdin" if prompts == "-" else prompts
+    name = "stdin" if prompts == "-" else text_of(prompts)
     data = _read(prompts, console)
     records = parse(data, name)
     checkpoint = open_checkpoint(settings)
@@ -191,7 +192,7 @@ def _depends_on(checkpoint: Checkpoint, settings: Settings, data: bytes, writer:
     """What the records of a run depend on, for its sidecar."""
     names = TEXT_SETTINGS + (REJECTION_SETTINGS if settings.engine.accept == "rejection" else ())
     return {
-        "model": f"{checkpoint.path.resolve().name} {checkpoint.fingerprint()}",
+        "model": f"{text_of(checkpoint.path.resolve().name)} {checkpoint.fingerprint()}",
         "input_sha256": hashlib.sha256(data).hexdigest(),
         "sampling": dict(settings.sampling),
         "ctx": checkpoint.context,
@@ -212,7 +213,8 @@ def _screen(
 ) -> RunScreen:
     """What the user sees while it runs."""
     engine = settings.engine
-    chosen = tuple(f"{n.replace('_', '-')} {settings.sources[n].value}" for n in ENGINE_FIELDS if n in settings.sources)
+    given = {name: settings.sources[name].value for name in ENGINE_FIELDS if name in settings.sources}
+    chosen = tuple(f"{name.replace('_', '-')} {readable(str(value))}" for name, value in given.items())
     header = Header(
         model=session.checkpoint.name,
         format=session.checkpoint.format,
@@ -253,4 +255,4 @@ def _resume_command(output: Path | None) -> str:
     if output is None:
         return "records went to stdout; with --output a run can be resumed"
     arguments = [a for a in sys.argv[1:] if a not in ("--overwrite", "--resume")]
-    return f"go on with: {shlex.join(['strata', *arguments, '--resume'])}"
+    return f"go on with: {text_of(shlex.join(['strata', *arguments, '--resume']))}"

@@ -5,6 +5,7 @@ are the same memory and nothing is copied). `download` brings back what the wind
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +16,8 @@ from strata_kernels.layout import DRAW_FIELDS, Arrays, WindowSizes, section_size
 from strata_kernels.window import Rows, Section, Segment, torch_dtype
 
 
-def allocate(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
-    """Zeroed tensors of these shapes."""
+def allocate(arrays: Arrays, device: torch.device) -> dict[str, Any]:
+    """Zeroed tensors of these shapes, by name."""
     return {name: torch.zeros(a.shape, dtype=torch_dtype(a.dtype), device=device) for name, a in arrays.items()}
 
 
@@ -69,8 +70,8 @@ class DrawRegion:
             found.append(Manner(index, manner.greedy, manner.top_k, manner.top_p, manner.min_p))
             at += len(chosen)
         if padded not in self._draws:
-            views = [self.region.device[i, :padded] for i in range(4)]
-            self._draws[padded] = Draws(*views, drafts=self.drafts)
+            rows, slots, positions, earlier, _ = self.region.device[:, :padded].unbind(0)
+            self._draws[padded] = Draws(rows, slots, positions, earlier, self.drafts)
         laid = self._draws[padded]
         laid.count, laid.manners, laid.penalties = count, tuple(found), penalties
         laid.drafts = self.drafts if after_drafts else self.nothing

@@ -1,7 +1,7 @@
 """From a checkpoint on disk and settings to a running engine."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -140,7 +140,7 @@ def _assemble(loaded: Loaded, config: EngineConfig, eos: Sequence[int], vocab: i
     kv = KVCache(memory.kv, buffers.tables.host, loaded.device)
     recurrent = RecurrentCache(memory.recurrent, loaded.device)
     sampler = SlotSampler(memory.sampler, loaded.device)
-    decoder, head = _bind(loaded, vocab, memory, kv, recurrent, buffers)
+    decoder, head, kernels = _bind(loaded, vocab, memory, kv, recurrent, buffers)
     q = allocate(memory.drafts, loaded.device).get("q")
     runner = Runner(decoder, head, buffers, recurrent, sampler, q)
     planner = Planner(
@@ -167,6 +167,7 @@ def _assemble(loaded: Loaded, config: EngineConfig, eos: Sequence[int], vocab: i
         drafters=drafters,
         prefix=PrefixCache(kv, recurrent, buffers, config.prefix_cache_mib * MIB) if memory.places else None,
         memory=memory,
+        kernels=kernels,
         downgrades=downgrades,
         blame=lambda: _blame(weights),
     )
@@ -180,8 +181,8 @@ def _bind(
     kv: KVCache,
     recurrent: RecurrentCache,
     buffers: WindowBuffers,
-) -> tuple[Decoder, MtpHead | None]:
-    """The model's blocks, and its MTP head's, on their pools."""
+) -> tuple[Decoder, MtpHead | None, Mapping[tuple[str, tuple[str, ...]], str]]:
+    """The model's blocks, and its MTP head's, on their pools; and which sibling runs what."""
     model, weights, device = loaded.model, loaded.weights, loaded.device.type
     pools = {"attention": kv.pool, "gated_delta": recurrent.pool, "experts": buffers.touched}
     binder = Binder({**pools, "mtp_input": weights.embedding}, device)
@@ -191,12 +192,12 @@ def _bind(
         return replace(head.params, real=vocab)
 
     blocks = binder.bind(model.blocks, weights.blocks)
-    decoder = Decoder(blocks, weights, real(model.head), buffers.hidden.dtype, device)
+    decoder = Decoder(blocks, weights, real(model.head), buffers.hidden.dtype, binder)
     if not memory.headed or model.mtp is None or weights.mtp is None:
-        return decoder, None
+        return decoder, None, binder.chosen
     joined = binder.one(model.mtp.input, weights.mtp.input)
     own = binder.bind(model.mtp.blocks, weights.mtp.blocks)
-    return decoder, MtpHead(joined, own, weights.mtp.head, real(model.mtp.head), device)
+    return decoder, MtpHead(joined, own, weights.mtp.head, real(model.mtp.head), binder), binder.chosen
 
 
 def _blame(weights: ModelWeights) -> str:

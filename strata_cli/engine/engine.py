@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,7 @@ from strata_cli.engine.cache.prefix import PrefixCache
 from strata_cli.engine.drafters import Drafter
 from strata_cli.engine.fuse import Downgrades, Fuse, is_out_of_memory
 from strata_cli.engine.life import Life, Slot
-from strata_cli.engine.planning import Outcome, Planner, SlotView
+from strata_cli.engine.planning import Outcome, Planner
 from strata_cli.engine.records import step_record
 from strata_cli.engine.runner import Runner
 from strata_cli.engine.scheduler import Scheduler
@@ -23,7 +23,7 @@ from strata_cli.engine.seating import Seating
 from strata_cli.engine.seeds import fresh_seed
 from strata_cli.engine.types import Event, Finished, Request, Tokens, WindowDone
 from strata_cli.engine.verdict import Judge
-from strata_cli.engine.window import Share, SlotVerdict, WindowPlan, WindowVerdict
+from strata_cli.engine.window import Share, SlotVerdict, WindowVerdict
 from strata_cli.engine.windows import Ran, Windows
 from strata_cli.errors import UsageError
 from strata_cli.model.memory import MemoryPlan
@@ -31,7 +31,9 @@ from strata_cli.model.memory import MemoryPlan
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an engine is made of (`build` makes them). drafters: by name, those there are."""
+    """What an engine is made of (`build` makes them). drafters: by name, those there are. kernels: which sibling runs
+    what, by (block, formats of its weights).
+    """
 
     runner: Runner
     kv: KVCache
@@ -39,6 +41,7 @@ class Parts:
     drafters: dict[str, Drafter]
     prefix: PrefixCache | None
     memory: MemoryPlan
+    kernels: Mapping[tuple[str, tuple[str, ...]], str]
     downgrades: Downgrades
     blame: Callable[[], str] = field(default=lambda: "")
 
@@ -83,7 +86,9 @@ class Engine:
             clock,
         )
         self.reported, self.fuse = parts.downgrades, Fuse(parts.downgrades)
-        self.windows = Windows(parts.runner, parts.planner, parts.drafters, self.seating, self.fuse, self._timed)
+        self.windows = Windows(
+            config, parts.runner, parts.planner, parts.drafters, self.seating, self.fuse, self._timed
+        )
         self.events: list[Event] = []
         self.ms: dict[str, float] = defaultdict(float)  # of this window's phases
         self.born = clock()
@@ -167,9 +172,9 @@ class Engine:
         begun = self.clock()
         self.ms.clear()
         self.events += self.seating.admit()
-        plan = self._plan()
+        plan = self.windows.plan()
         if plan.busy:
-            done = self._commit(self.windows.run(plan, self._drafter))
+            done = self._commit(self.windows.run(plan))
             self._emit(done, begun)
         events, self.events = [*self.reported.take(), *self.events], []
         return events
@@ -181,47 +186,6 @@ class Engine:
             yield
         finally:
             self.ms[phase] += (self.clock() - begun) * 1000
-
-    def _plan(self) -> WindowPlan:
-        """Who reads how much of its prompt and who gets how many decode rows, as far as pages reach."""
-        with self._timed("plan"):
-            turn = self.scheduler.next_group([s.index for s in self.seating.taken()])
-            seated = {i: s for i in turn if (s := self.seats[i]) is not None}
-            reads = self.scheduler.prompt_rows(lambda index: index in seated)
-            waiting = {r.slot for r in self.scheduler.reading}
-            decoding = [s for s in seated.values() if s.index not in waiting]
-            shares = {i: Share(slot, read=reads.get(i, 0)) for i, slot in seated.items()}
-            if self.scheduler.excludes_decoding(list(reads.values())):
-                shares |= {s.index: Share(s, reason="sitout") for s in decoding}
-            else:
-                shares |= self._choose(decoding)
-            plan = WindowPlan(self.scheduler.group, self.seating.reserve(shares), self.planner.asks)
-            for share in plan.shares:
-                if share.slot in decoding:
-                    share.slot.missed = 0 if share.L else share.slot.missed + 1
-            return plan
-
-    def _choose(self, decoding: Sequence[Slot]) -> dict[int, Share]:
-        """The planner's choice for the slots that decode."""
-        choices = zip(decoding, self.planner.choose([self._view(s) for s in decoding])) if decoding else ()
-        return {
-            s.index: Share(s, 0, c.L, c.reason, c.depth, c.stop, self._drafter(s) if c.depth else None)
-            for s, c in choices
-        }
-
-    def _drafter(self, slot: Slot) -> str | None:
-        """The drafter of a slot, by name; None when it drafts no more."""
-        name = slot.life.request.params.drafter or self.config.drafter
-        return name if name in self.drafters and self.fuse.why is None else None
-
-    def _view(self, slot: Slot) -> SlotView:
-        """What the planner may know of a slot."""
-        life = slot.life
-        spec = self.config.spec if life.request.params.spec is None else life.request.params.spec
-        limit, why = min(spec + 1, life.left), "user" if life.left > spec else "fits"
-        if self._drafter(slot) is None:
-            limit, why = 1, "nodraft" if self.fuse.why is None else "fuse"
-        return SlotView(slot.index, life.request.id, slot.length, limit, why, slot.missed)
 
     def _commit(self, ran: Ran) -> WindowVerdict:
         """The longest confirmed prefix of every slot becomes part of it; nothing of a rejected draft is left

@@ -1,18 +1,19 @@
-"""Runs planned windows: drafts, the forward, its judgement. One that fails for memory is undone and done again without
-drafts.
+"""Plans windows and runs them: drafts, the forward, its judgement. One that fails for memory is undone and done again
+without drafts.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from strata_cli.config import EngineConfig
 from strata_cli.engine.drafters import Chained, Drafter
 from strata_cli.engine.fuse import Fuse, is_out_of_memory
 from strata_cli.engine.life import Slot
-from strata_cli.engine.planning import Planner
+from strata_cli.engine.planning import Planner, SlotView
 from strata_cli.engine.runner import Layout, Outcomes, Runner
 from strata_cli.engine.seating import Seating
-from strata_cli.engine.window import WindowPlan
+from strata_cli.engine.window import Share, WindowPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Windows:
 
     def __init__(
         self,
+        config: EngineConfig,
         runner: Runner,
         planner: Planner,
         drafters: dict[str, Drafter],
@@ -36,19 +38,63 @@ class Windows:
         fuse: Fuse,
         timed: Callable[[str], AbstractContextManager[None]],
     ):
-        self.runner, self.planner, self.drafters = runner, planner, drafters
+        self.config, self.runner, self.planner, self.drafters = config, runner, planner, drafters
         self.seating, self.fuse, self.timed = seating, fuse, timed
 
     def drafting(self) -> Mapping[str, Drafter]:
         """The drafters that are still on."""
         return self.drafters if self.fuse.why is None else {}
 
-    def run(self, plan: WindowPlan, drafter: Callable[[Slot], str | None]) -> Ran:
-        """Draft, lay, verify. drafter: the one that a slot may use, by name."""
+    def plan(self) -> WindowPlan:
+        """Who reads how much of its prompt and who gets how many decode rows, as far as pages reach."""
+        scheduler = self.seating.scheduler
+        with self.timed("plan"):
+            turn = scheduler.next_group([s.index for s in self.seating.taken()])
+            seated = {i: s for i in turn if (s := self.seating.seats[i]) is not None}
+            reads = scheduler.prompt_rows(lambda index: index in seated)
+            waiting = {r.slot for r in scheduler.reading}
+            decoding = [s for s in seated.values() if s.index not in waiting]
+            shares = {i: Share(slot, read=reads.get(i, 0)) for i, slot in seated.items()}
+            if scheduler.excludes_decoding(list(reads.values())):
+                shares |= {s.index: Share(s, reason="sitout") for s in decoding}
+            else:
+                shares |= self._choose(decoding)
+            reserved = self.seating.reserve(shares)
+            asks = self.planner.asks and any(s.depth for s in reserved)
+            plan = WindowPlan(scheduler.group, reserved, asks)
+            for share in plan.shares:
+                if share.slot in decoding:
+                    share.slot.missed = 0 if share.L else share.slot.missed + 1
+            return plan
+
+    def _choose(self, decoding: Sequence[Slot]) -> dict[int, Share]:
+        """The planner's choice for the slots that decode."""
+        choices = zip(decoding, self.planner.choose([self._view(s) for s in decoding])) if decoding else ()
+        return {
+            s.index: Share(s, 0, c.L, c.reason, c.depth, c.stop, self._drafter(s) if c.depth else None)
+            for s, c in choices
+        }
+
+    def _drafter(self, slot: Slot) -> str | None:
+        """The drafter of a slot, by name; None when it drafts no more."""
+        name = slot.life.request.params.drafter or self.config.drafter
+        return name if name in self.drafters and self.fuse.why is None else None
+
+    def _view(self, slot: Slot) -> SlotView:
+        """What the planner may know of a slot."""
+        life = slot.life
+        spec = self.config.spec if life.request.params.spec is None else life.request.params.spec
+        limit, why = min(spec + 1, life.left), "user" if life.left > spec else "fits"
+        if self._drafter(slot) is None:
+            limit, why = 1, "nodraft" if self.fuse.why is None else "fuse"
+        return SlotView(slot.index, life.request.id, slot.length, limit, why, slot.missed)
+
+    def run(self, plan: WindowPlan) -> Ran:
+        """Draft, lay, verify."""
         while True:
             try:
                 with self.timed("draft"):
-                    layout, chained = self._draft(plan, drafter)
+                    layout, chained = self._draft(plan)
                 with self.timed("verify"):
                     x = self.runner.forward(layout)
                 with self.timed("sample"):
@@ -56,12 +102,12 @@ class Windows:
             except (RuntimeError, MemoryError) as error:
                 plan = self._undo(plan, error)
 
-    def _draft(self, plan: WindowPlan, drafter: Callable[[Slot], str | None]) -> tuple[Layout, Chained]:
+    def _draft(self, plan: WindowPlan) -> tuple[Layout, Chained]:
         """One batched chain per drafter for all slots that draft, and the window as it is verified. Everything is laid
         first; how many rows each slot gets is settled before the chains run, or after them where the plan asks.
         """
         drafters, asks = self.drafting(), plan.asks
-        proposals = [d.lay(*plan.by_drafter(name, drafter)) for name, d in drafters.items()]
+        proposals = [d.lay(*plan.by_drafter(name, self._drafter)) for name, d in drafters.items()]
         tokens = {slot: t for p in proposals for slot, t in p.tokens.items()}
         made = {slot: m for p in proposals for slot, m in p.made.items()}
         ran: list[Chained] = []

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from strata_cli.model.decoder import Bound, function
+from strata_cli.model.decoder import Binder, Bound
 from strata_kernels.head.pool import Drawn, Draws, SamplerPool
 from strata_kernels.params import HeadParams, HeadWeights
 from strata_kernels.window import Rows
@@ -17,9 +17,9 @@ class MtpHead:
     a prefix of p tokens owns exactly the entries 1 .. p - 1 of its own pages. `forwards` counts forwards.
     """
 
-    def __init__(self, input: Bound, blocks: Sequence[Bound], weights: HeadWeights, params: HeadParams, device: str):
+    def __init__(self, input: Bound, blocks: Sequence[Bound], weights: HeadWeights, params: HeadParams, binder: Binder):
         self.input, self.blocks, self.weights, self.params = input, list(blocks), weights, params
-        self._head = function("head", weights, device)
+        self._head = binder.function("head", weights)
         self.forwards = 0
 
     def forward(self, rows: Rows, hidden: Tensor, draws: Draws | None, pool: SamplerPool) -> Drawn | None:

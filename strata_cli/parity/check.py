@@ -9,7 +9,7 @@ from strata_cli.bench.cases import Case
 from strata_cli.bench.measure import Results
 from strata_cli.config import EngineConfig
 from strata_cli.engine.types import Event, Request, Result
-from strata_cli.parity.matrix import Manner, Way
+from strata_cli.parity.matrix import Sampling, Way
 from strata_cli.session import Later, LoadedModel, Orders, drive
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def check(
     cases: Sequence[Case],
     base: EngineConfig,
     ways: Sequence[Way],
-    manners: Sequence[Manner],
+    manners: Sequence[Sampling],
     note: Callable[[str], None],
 ) -> Report:
     """Every way in every manner against the base run. The first of `ways` is the one whose drafts the others must
@@ -111,7 +111,7 @@ def check(
     return report
 
 
-def _run(model: LoadedModel, cases: Sequence[Case], manner: Manner, way: Way) -> Run:
+def _run(model: LoadedModel, cases: Sequence[Case], manner: Sampling, way: Way) -> Run:
     """The cases in one way, on an engine of their own."""
     engine = model.engine(way.config)
     requests = [case.request(model.checkpoint, **manner.params) for case in cases]

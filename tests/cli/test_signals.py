@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,33 @@ def test_what_the_parent_ignores_stays_ignored(number):
             assert interrupt.wanted
     finally:
         signal.signal(number, before)
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [("strata_cli.app", -2), ("typer", -2), ("strata_cli.commands.chat", 130), ("torch", 130), ("numpy", 130)],
+)
+def test_ctrl_c_while_python_imports_is_quiet(module, code):
+    """Sent at the very moment at which a module is looked for: before there is a command line, and when there is."""
+    program = f"""
+import os, signal, sys
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith({module!r}):
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+sys.argv = ["strata", "chat", "hello"]
+from strata_cli.__main__ import main
+main()
+"""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}"}
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
+
+
+def test_the_command_is_the_quiet_entry_point():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["scripts"] == {"strata": "strata_cli.__main__:main"}

@@ -164,7 +164,9 @@ class ByHand:
         self.hidden = {slot: drawn.hidden[place] for slot, place in places.items()}
         return {slot: drawn.scores[place] for slot, place in places.items()}
 
-    def read(self, slots: Sequence[int], tokens: Sequence[int], captures: Sequence[tuple[int, int]] = ()) -> torch.Tensor:
+    def read(
+        self, slots: Sequence[int], tokens: Sequence[int], captures: Sequence[tuple[int, int]] = ()
+    ) -> torch.Tensor:
         """The same prompt rows for some slots, in one window; scores [n, V] of the first one's."""
         found = self.window([Segment(s, self.lengths[s], tokens, certain=True, captures=captures) for s in slots])
         for slot in slots:

@@ -46,15 +46,16 @@ def gated_delta(
         for held, rows_of in zip(v.held[layer], new):
             held.index_copy_(0, t.held, rows_of)
 
-    k = qk.view(-1, p.key_dim)[t.k_lines]  # [count * H, 1, K] in the order of steps
+    lines = qk.view(-1, p.key_dim)[t.qk_lines]  # [2 * count * H, 1, K]
+    by_step = lines.split(t.qk_sizes)
     turns = zip(
         t.sizes,
-        qk.view(-1, p.key_dim)[t.q_lines].split(t.sizes),
-        k.split(t.sizes),
-        k.mT.split(t.sizes),
+        by_step[::2],
+        by_step[1::2],
+        lines.mT.split(t.qk_sizes)[1::2],
         values[t.rows, t.heads].split(t.sizes),
-        beta[t.rows, t.heads, None].split(t.sizes),
-        decay[t.rows, t.heads, None].split(t.sizes),
+        beta[t.gate_rows, t.gate_heads].split(t.sizes),
+        decay[t.gate_rows, t.gate_heads].split(t.sizes),
     )
     state = v.state[layer][t.states]  # a copy: drafts may yet be rejected
     moved, out, captures = state, [], list(t.captures)
@@ -87,14 +88,14 @@ def _step(state: Tensor, k: Tensor, column: Tensor, v: Tensor, beta: Tensor, dec
 def _replay(v: Views, t: Table, layer: int) -> None:
     """Move each slot's state and convolution columns past its pending rows. Repeatable until the last write."""
     pending = v.pending[layer]
-    over = t.replay_steps >= pending[v.head_slot]  # [replay, S * H, 1, 1]
+    over = t.replay_steps >= pending[v.head_slot]  # [replay, S * H, 1]
     # Past its pending rows a slot reads its first one, which is its own: what others left may not be a number.
     lines = torch.where(over, v.held_lines[0], t.replay_lines)
-    k_lines = torch.where(over.squeeze(-1), v.held_k_lines[0], t.replay_k_lines)
+    k = v.k_lines[layer][torch.where(over, v.held_k_lines[0], t.replay_k_lines)]
+    over = over[..., None]
     beta, decay = v.beta_lines[layer][lines].masked_fill_(over, 0), v.decay_lines[layer][lines].masked_fill_(over, 1)
-    k = v.k_lines[layer][k_lines]
     state = v.state[layer].clone()
-    turns = zip(k.unbind(), k.mT.unbind(), v.v_lines[layer][lines.squeeze(-1)].unbind(), beta.unbind(), decay.unbind())
+    turns = zip(k.unbind(), k.mT.unbind(), v.v_lines[layer][lines].unbind(), beta.unbind(), decay.unbind())
     for k_t, column_t, v_t, beta_t, decay_t in turns:
         _step(state, k_t, column_t, v_t, beta_t, decay_t)
     columns = torch.cat(v.conv_both[layer], 1).flatten(0, 1)

@@ -17,14 +17,17 @@ class Scratch(threading.local):
     """Working memory of compiled calls: each thread's own, grown when a call needs more."""
 
     def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
+        self._grow(1 << 16)
+
+    def _grow(self, size: int) -> None:
+        self._bytes = np.empty(size + 64, np.uint8)
+        self._size, self._address = size, -(-self._bytes.ctypes.data // 64) * 64
 
     def address(self, size: int) -> int:
         """Of `size` bytes, whole cache lines. What lay there is lost."""
-        if size + 64 > self._bytes.nbytes:
-            self._bytes = np.empty(size + 64, np.uint8)
-        start: int = self._bytes.ctypes.data
-        return -(-start // 64) * 64
+        if size > self._size:
+            self._grow(size)
+        return self._address
 
 
 scratch = Scratch()

@@ -1,6 +1,6 @@
 """What compiled code is told of packed matrices: records of addresses, worked out once for each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,16 +23,16 @@ BANK_FIELDS = 5
 @dataclass(frozen=True, slots=True)
 class Records:
     """Records of a weight (one) or a bank (its fields, then each expert's). `kept`: tensors that addresses in it point
-    to. `groups`: the most of a record.
+    to. `groups`: the most of a record. `address`: of the table.
     """
 
     table: np.ndarray
     kept: tuple[Tensor, ...]
     groups: int
+    address: int = field(init=False)
 
-    @property
-    def address(self) -> int:
-        return self.table.ctypes.data
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "address", self.table.ctypes.data)
 
 
 _weights: WeakKeyDictionary[Weight, Records] = WeakKeyDictionary()
