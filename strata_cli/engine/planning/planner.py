@@ -136,6 +136,9 @@ class Planner:
     def release(self, slot: int) -> None:
         """The slot's request left it."""
 
+    def undo(self, slot: Any) -> None:
+        """The slot reads its prompt anew: nothing was learned of it yet."""
+
     def choose(self, views: Sequence[SlotView]) -> list[Choice]:
         """Rows for each view, in order: in all at most the budget, none above its limit."""
         views = [v if v.limit <= self.spec + 1 else replace(v, limit=self.spec + 1, limit_reason="user") for v in views]
