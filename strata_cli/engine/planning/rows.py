@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
 
-from strata_cli.engine.steptime import WindowCost
+from strata_cli.engine.planning.steptime import WindowCost
+
+Survivals = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,44 +25,25 @@ class Plan:
     value: float
 
 
-def evaluate(
-    L: Sequence[int], survivals: Sequence[Sequence[float]], cost: WindowCost, fair: str = "total", made: int = 0
-) -> Plan:
-    """The plan that gives slot i exactly `L[i]` >= 1 rows. `made` steps of the chain are run already, and paid for."""
+def evaluate(L: Sequence[int], survivals: Survivals, cost: WindowCost, fair: str = "total") -> Plan:
+    """The plan that gives slot i exactly `L[i]` >= 1 rows."""
     yields = [1.0 + sum(s[: n - 1]) for n, s in zip(L, survivals, strict=True)]
     rows, tokens = sum(L), sum(yields)
-    ms = cost.ms(rows, max(made, max(L) - 1), rows - len(L))
+    ms = cost.ms(rows, max(L) - 1, rows - len(L))
     value = tokens / ms if fair == "total" else sum(map(log, yields)) - len(L) * log(ms)
     return Plan(list(L), tokens, ms, value)
 
 
-def uniform_limit(spec: int, rows: int, slots: int) -> int:
-    """The most rows per slot when all slots get the same number."""
-    return min(spec + 1, rows // slots)
-
-
 def plan_uniform(
-    survivals: Sequence[Sequence[float]],
-    limits: Sequence[int],
-    rows: int,
-    cost: WindowCost,
-    fair: str = "total",
-    made: int = 0,
+    survivals: Survivals, limits: Sequence[int], rows: int, cost: WindowCost, fair: str = "total"
 ) -> Plan:
     """One L for all slots (cut to each slot's own limit): the one of greatest value. Needs rows >= slots >= 1."""
     most = min(max(limits), rows // len(limits))
-    plans = (evaluate([min(n, limit) for limit in limits], survivals, cost, fair, made) for n in range(1, most + 1))
+    plans = (evaluate([min(n, limit) for limit in limits], survivals, cost, fair) for n in range(1, most + 1))
     return max(plans, key=lambda plan: plan.value)
 
 
-def plan_rows(
-    survivals: Sequence[Sequence[float]],
-    limits: Sequence[int],
-    rows: int,
-    cost: WindowCost,
-    fair: str = "total",
-    made: int = 0,
-) -> Plan:
+def plan_rows(survivals: Survivals, limits: Sequence[int], rows: int, cost: WindowCost, fair: str = "total") -> Plan:
     """Each slot its own L: the best over every chain depth and every number of rows. Needs rows >= slots >= 1.
 
     For a given depth and number of rows the best choice is the rows of greatest gain, over all slots together. A slot's
@@ -82,15 +65,14 @@ def plan_rows(
     room = rows - slots
     by_drafts = [ms + cost.draft * n for n, ms in enumerate(cost.verify[slots : slots + room + 1])]
     by_drafts += [inf] * (len(gains) - room)
-    base = float(slots) if total else 0.0
-    fixed, step = cost.other + cost.start, cost.step
+    base, fixed, step = float(slots) if total else 0.0, cost.other + cost.start, cost.step
     # under "slots" the geometric mean of the slots' tokens per ms: the same order as the sum of logarithms
-    best = (base if total else 1.0) / (by_drafts[0] + (fixed + step * made if made else cost.other))
+    best = (base if total else 1.0) / (by_drafts[0] + cost.other)
     best_depth = best_drafts = 0
-    for depth in range(max(1, min(made, deepest)), deepest + 1):  # to use fewer of the steps already run saves nothing
-        if depth > made and total and width[depth - 1] <= best * step:
+    for depth in range(1 if step else max(deepest, 1), deepest + 1):
+        if total and width[depth - 1] <= best * step:
             break  # this step and all further ones bring less than their time does otherwise
-        chain, gained, n = fixed + step * max(depth, made), base, 0
+        chain, gained, n = fixed + step * depth, base, 0
         for gain, j, _ in gains:
             if j < depth:
                 n += 1
@@ -101,7 +83,7 @@ def plan_rows(
     L = [1] * slots
     for _, _, i in [g for g in gains if g[1] < best_depth][:best_drafts]:
         L[i] += 1
-    return evaluate(L, survivals, cost, fair, made)
+    return evaluate(L, survivals, cost, fair)
 
 
 def plan_fixed(limits: Sequence[int], rows: int, first: int = 0) -> list[int]:
@@ -110,10 +92,7 @@ def plan_fixed(limits: Sequence[int], rows: int, first: int = 0) -> list[int]:
     L = [1] * slots
     left = rows - slots
     order = [(first + k) % slots for k in range(slots)]
-    while left > 0:
-        wanting = [i for i in order if L[i] < limits[i]][:left]
-        if not wanting:
-            break
+    while wanting := [i for i in order if L[i] < limits[i]][: max(left, 0)]:
         for i in wanting:
             L[i] += 1
         left -= len(wanting)
@@ -124,13 +103,3 @@ def seats(missed: Sequence[int], rows: int) -> list[int]:
     """Which slots (indices, in order) take part when the budget has `rows` rows: those that missed most windows."""
     order = sorted(range(len(missed)), key=lambda i: (-missed[i], i))
     return sorted(order[:rows])
-
-
-def pays(plan: Plan, i: int, gain: float, survivals: Sequence[Sequence[float]], cost: WindowCost, fair: str) -> bool:
-    """Whether one more row for slot `i`, expected to yield `gain` tokens, would raise the plan's value."""
-    rows = sum(plan.L) + 1
-    ms = cost.ms(rows, max(plan.L[i], max(plan.L) - 1), rows - len(plan.L))
-    if fair == "total":
-        return (plan.tokens + gain) / ms > plan.value
-    tokens = 1.0 + sum(survivals[i][: plan.L[i] - 1])
-    return log((tokens + gain) / tokens) > len(plan.L) * log(ms / plan.ms)

@@ -8,20 +8,7 @@ only conditional acceptance is estimated; the cumulative figure would be biased 
 from collections import deque
 from collections.abc import Sequence
 
-FIRST_GUESS = 0.75  # acceptance of a drafter nobody has seen yet; optimistic, so that it is tried
-FLOOR, CEILING = 0.01, 0.995
-MEMORY = 40  # observations that a slot remembers, per position
-POOL_MEMORY = 500  # the same for the pool over all slots
-STRENGTH = 10.0  # observations that a slot's prior is worth
-POOL_STRENGTH = 3.0
-CARRY = 0.9  # how much of a slot's difference from the pool at j-1 is expected again at j
-AGE_EVERY, AGE = 16, 0.93  # every 16 windows evidence shrinks by 7 %: what was not tried for long becomes unknown
-BINS = 10  # of the draft's own probability
-BIN_STRENGTH = 10.0
-
-
-def _clip(p: float) -> float:
-    return FLOOR if p < FLOOR else CEILING if p > CEILING else p
+from strata_cli.engine.planning.tuning import DEFAULT, Tuning
 
 
 class _Counts:
@@ -49,17 +36,18 @@ class AcceptanceTracker:
     draft is not believed to be good at its third because other slots are.
     """
 
-    def __init__(self, slots: int, depth: int):
-        self.depth = depth
-        self._pool = _Counts(depth, POOL_MEMORY)
-        self._slots = [_Counts(depth, MEMORY) for _ in range(slots)]
-        self._bins = _Counts(BINS, POOL_MEMORY)
+    def __init__(self, slots: int, depth: int, tuning: Tuning = DEFAULT):
+        self.depth, self.tuning = depth, tuning
+        self._pool = _Counts(depth, tuning.shared)
+        self._slots = [_Counts(depth, tuning.memory) for _ in range(slots)]
+        self._bins = _Counts(tuning.bins, tuning.shared)
         self._cache: list[tuple[list[float], list[float]] | None] = [None] * slots
         self._windows = 0
+        self._told = (0.0, 1.0)
 
     def reset(self, slot: int) -> None:
         """A new request took the slot: nothing is known of it but the pool."""
-        self._slots[slot] = _Counts(self.depth, MEMORY)
+        self._slots[slot] = _Counts(self.depth, self.tuning.memory)
         self._cache[slot] = None
 
     def observe(
@@ -77,25 +65,27 @@ class AcceptanceTracker:
         drafts that looked good would count.
         """
         assert 0 <= accepted <= verified <= self.depth
+        conditional = self._estimate(slot)[0]
         for j in range(min(accepted + 1, verified)):
             hit = j < accepted
             self._slots[slot].add(j, hit)
             self._pool.add(j, hit)
             p = probabilities[j] if j < len(probabilities) else None
             if p is not None:
-                self._bins.add(min(int(p * BINS), BINS - 1), hit)
+                a = conditional[j]
+                self._told = (self._told[0] * self._bins.keep + (hit - a) * (self._of_bin(self._bin(p), a) - a), self._told[1] * self._bins.keep + a * (1 - a))
+                self._bins.add(self._bin(p), hit)
         if dropped is not None and accepted == verified < self.depth:
             self._slots[slot].add(verified, dropped)
             self._pool.add(verified, dropped)
-        if verified or dropped is not None:
-            self._cache[slot] = None
+        self._cache[slot] = None
 
     def tick(self) -> None:
         """A window passed. Evidence ages by windows, never by wall time."""
         self._windows += 1
-        if self._windows % AGE_EVERY == 0:
+        if self._windows % 16 == 0:
             for counts in (*self._slots, self._bins):
-                counts.age(AGE)
+                counts.age(1.0 - 16 / self.tuning.fade)
             self._cache = [None] * len(self._cache)
 
     def survival(self, slot: int, depth: int) -> list[float]:
@@ -112,23 +102,54 @@ class AcceptanceTracker:
         By how drafts of such probabilities fared, in whatever slot; where few were seen, by the slot's own rate. A
         probability is never taken at its word: under coupled sampling an improbable draft holds far more often.
         """
-        b = min(int(probability * BINS), BINS - 1)
-        prior = self._estimate(slot)[0][position - 1]
-        return _clip((self._bins.accepted[b] + BIN_STRENGTH * prior) / (self._bins.seen[b] + BIN_STRENGTH))
+        return self._of_bin(self._bin(probability), self.conditional(slot, position))
+
+    def worth(self, slot: int, depth: int, price: float) -> list[tuple[float, float]]:
+        """What the slot's drafts 1..depth are expected to bring beyond their price, as they are on average, and if those
+        that their probabilities show not to be worth it get no row.
+
+        A draft's chance is taken to be one of two: what it is more by where it holds, it is less by where it does not.
+        """
+        r = max(self._told[0] / self._told[1], 0.0) ** 0.5
+        conditional, survival = self._estimate(slot)
+        high = chance = 1.0
+        gains = []
+        for a, s in zip(conditional[:depth], survival):
+            high, chance = high * (a + (1 - a) * r), chance * a
+            rest = (s - chance * high) / (1 - chance)
+            gains.append((max(s - price, 0.0), chance * max(high - price, 0.0) + (1 - chance) * max(rest - price, 0.0)))
+        return gains
+
+    def hopeless(self, slot: int, price: float) -> float:
+        """The probability below which the slot's drafts hold less often than `price`; 0 where there is none."""
+        rate, b = self.conditional(slot, 1), 0
+        while b < self.tuning.bins and self._bins.seen[b] and self._of_bin(b, rate) < price:
+            b += 1
+        return 1.0 - (1.0 - b / self.tuning.bins) ** 2
+
+    def _bin(self, probability: float) -> int:
+        return min(int((1.0 - (1.0 - min(probability, 1.0)) ** 0.5) * self.tuning.bins), self.tuning.bins - 1)
+
+    def _of_bin(self, b: int, prior: float) -> float:
+        seen = self._bins.seen[b]
+        if not seen:
+            return prior
+        weight = seen / (seen + self.tuning.sharpen)
+        return weight * self._bins.accepted[b] / seen + (1.0 - weight) * prior
 
     def _estimate(self, slot: int) -> tuple[list[float], list[float]]:
         cached = self._cache[slot]
         if cached is not None:
             return cached
-        own, pool = self._slots[slot], self._pool
+        own, pool, strength, carry = self._slots[slot], self._pool, self.tuning.strength, self.tuning.carry
         conditional, survival = [], []
-        shared, ratio, alive = FIRST_GUESS, 1.0, 1.0
+        shared, ratio, alive = self.tuning.guess, 1.0, 1.0
         for held, seen, pool_held, pool_seen in zip(own.accepted, own.seen, pool.accepted, pool.seen):
             # a position the pool has never reached is taken to be like the one before it
-            shared = _clip((pool_held + POOL_STRENGTH * shared) / (pool_seen + POOL_STRENGTH))
+            shared = (pool_held + strength * shared) / (pool_seen + strength)
             odds = shared / (1.0 - shared)
-            prior = odds * ratio**CARRY
-            a = _clip((held + STRENGTH * prior / (1.0 + prior)) / (seen + STRENGTH))
+            prior = odds * ratio**carry
+            a = (held + strength * prior / (1.0 + prior)) / (seen + strength)
             ratio = a / (1.0 - a) / odds
             alive *= a
             conditional.append(a)
@@ -137,39 +158,34 @@ class AcceptanceTracker:
         return conditional, survival
 
 
-BANDS = (0, 4096, 16384, 32768)  # contexts from this many tokens on
-ROLLING = 200  # first drafts looked back on, per band
-ENOUGH = 100
-COLLAPSED = 0.15  # below this a drafter is as good as broken
-FALLEN = 0.4  # of the best band's rate
-
-
 class CollapseWatch:
     """Watches the rolling acceptance of first drafts by context length, and speaks once when it collapses."""
 
-    def __init__(self) -> None:
-        self._recent = [deque[bool](maxlen=ROLLING) for _ in BANDS]
-        self._best = 0.0
+    def __init__(self, tuning: Tuning = DEFAULT) -> None:
+        self.tuning = tuning
+        self._recent: dict[int, deque[tuple[int, bool]]] = {}  # bands, each twice as wide as the one before
+        self._best = tuning.guess
         self._told = False
 
     def observe(self, ctx: int, accepted: bool) -> None:
         """A first draft was judged at a context of `ctx` tokens."""
-        self._recent[max(i for i, start in enumerate(BANDS) if ctx >= start)].append(accepted)
+        band = (ctx // self.tuning.band).bit_length()
+        self._recent.setdefault(band, deque(maxlen=self.tuning.rolling)).append((ctx, accepted))
 
     def warning(self) -> str | None:
         """One line with the figures, the first time a band's rate has collapsed; None before and ever after."""
         if self._told:
             return None
-        for start, recent in zip(BANDS, self._recent):
-            if len(recent) < ENOUGH:
+        for recent in self._recent.values():
+            if 2 * len(recent) < self.tuning.rolling:
                 continue
-            rate = sum(recent) / len(recent)
+            rate = sum(held for _, held in recent) / len(recent)
             self._best = max(self._best, rate)
-            if rate < max(COLLAPSED, FALLEN * self._best):
+            if rate < self.tuning.collapsed * self._best:
                 self._told = True
-                was = f"; the best so far was {self._best:.0%}" if rate < self._best else ""
+                contexts = [ctx for ctx, _ in recent]
                 return (
                     f"draft acceptance collapsed: {rate:.0%} of the last {len(recent)} first drafts held "
-                    f"at contexts of {start} tokens and more{was}"
+                    f"at contexts of {min(contexts)} to {max(contexts)} tokens"
                 )
         return None

@@ -1,0 +1,25 @@
+"""How many rows each slot gets in a window: what drafts are worth, what windows cost, the choice. No torch."""
+
+from strata_cli.engine.planning.acceptance import AcceptanceTracker
+from strata_cli.engine.planning.planner import Choice, Made, Outcome, Planner, SlotView
+from strata_cli.engine.planning.rows import Plan, evaluate, plan_fixed, plan_rows, plan_uniform, seats
+from strata_cli.engine.planning.steptime import StepTimeEstimator, WindowCost
+from strata_cli.engine.planning.tuning import Tuning
+
+__all__ = [
+    "AcceptanceTracker",
+    "Choice",
+    "Made",
+    "Outcome",
+    "Plan",
+    "Planner",
+    "SlotView",
+    "StepTimeEstimator",
+    "Tuning",
+    "WindowCost",
+    "evaluate",
+    "plan_fixed",
+    "plan_rows",
+    "plan_uniform",
+    "seats",
+]

@@ -1,0 +1,220 @@
+"""What a window costs in milliseconds, measured while running. No torch.
+
+A window of R rows, with a chain of `depth` steps that made `drafts` drafts in all, is taken to cost
+
+    verify(bucket(R)) + per_ctx * (tokens of context of its slots)
+    + start + step * depth + draft * drafts      (only if anybody drafts; `start` is the catch-up)
+    + other                                      (planning, sampling, commit: the host's part)
+
+so one chain step with n slots drafting costs step + draft * n. `verify` is a step function: rows are padded to a bucket
+(a row tile on the CPU, a captured graph on a GPU), so a row within the bucket is free.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import mul
+from statistics import median
+
+from strata_cli.engine.planning.tuning import DEFAULT, Tuning
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCost:
+    """The cost of a window as plain numbers: what the planners read. All in ms; `verify[r]` is of r rows, padded."""
+
+    verify: list[float]
+    start: float = 0.0
+    step: float = 0.0
+    draft: float = 0.0
+    other: float = 0.0
+    per_ctx: float = 0.0
+
+    def chain(self, depth: int, drafts: int) -> float:
+        """A chain of `depth` steps that makes `drafts` drafts in all."""
+        return self.start + self.step * depth + self.draft * drafts if depth else 0.0
+
+    def ms(self, rows: int, depth: int, drafts: int) -> float:
+        """A window of `rows` rows behind such a chain; context not included."""
+        return self.verify[rows] + self.chain(depth, drafts) + self.other
+
+
+def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The non-decreasing sequence nearest to `values` in weighted squares (pool adjacent violators)."""
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, length
+    for mean, weight in zip(values, weights, strict=True):
+        length = 1
+        while blocks and blocks[-1][0] > mean:
+            m, w, n = blocks.pop()
+            mean, weight, length = (m * w + mean * weight) / (w + weight), w + weight, n + length
+        blocks.append((mean, weight, length))
+    return [mean for mean, _, n in blocks for _ in range(n)]
+
+
+class _Chain:
+    """start, step and draft by least squares with forgetting, none negative, with a little weight on zero (ridge)."""
+
+    def __init__(self, tuning: Tuning):
+        self.tuning = tuning
+        self.xx = [[0.5, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 2.0]]
+        self.xy = [0.0, 0.5, 0.1]
+        self.n = 0
+        self.coefficients = [0.0, 1.0, 0.05]
+
+    def add(self, depth: int, drafts: int, ms: float) -> None:
+        x, keep = (1.0, depth, drafts), 1.0 - 1.0 / 256
+        if self.n >= self.tuning.trusted:
+            expected = sum(map(mul, self.coefficients, x))
+            ms = min(max(ms, expected * (1 - self.tuning.unlike)), expected * (1 + self.tuning.unlike))
+        self.n += 1
+        for i, a in enumerate(x):
+            self.xy[i] = self.xy[i] * keep + a * ms
+            self.xx[i] = [old * keep + a * b for old, b in zip(self.xx[i], x)]
+        c = self.coefficients
+        for i, row in enumerate(self.xx):  # coordinate descent: one round a sample, from the last solution
+            c[i] = max(0.0, (self.xy[i] - sum(map(mul, row, c)) + row[i] * c[i]) / row[i])
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Windows of one padded number of rows."""
+
+    ms: deque[float]  # recent times, context taken out
+    last: int = 0  # window in which it was last run, or asked for
+    seen: int = 0
+    mean_ctx: float = 0.0
+    mean_ms: float = 0.0
+
+
+class StepTimeEstimator:
+    """Measured ms of windows up to `rows` rows, padded by `bucket`; `cost()` is the current WindowCost.
+
+    Each bucket that was really run gives the median of its recent samples, less an allowance while they are few;
+    these are made non-decreasing; between two such buckets is interpolated, beyond them the nearest holds: rows are
+    free until they are seen not to be, and so get tried.
+    """
+
+    def __init__(self, rows: int, bucket: Callable[[int], int], tuning: Tuning = DEFAULT):
+        self.padded = [0] + [bucket(r) for r in range(1, rows + 1)]
+        assert all(r <= p for r, p in enumerate(self.padded)), "a bucket holds the rows padded to it"
+        self.tuning = tuning
+        self.per_ctx = 0.0
+        self._buckets: dict[int, _Bucket] = {}
+        self._chain = _Chain(tuning)
+        self._other: deque[float] = deque(maxlen=tuning.samples)
+        self._sxx = self._sxy = self._noise = 0.0
+        self._windows = self._new = 0
+        self._cost = self._fit()
+
+    def record(
+        self,
+        *,
+        rows: int,
+        depth: int,
+        drafts: int,
+        ctx_total: int,
+        verify_ms: float | None,
+        draft_ms: float | None,
+        other_ms: float | None,
+    ) -> None:
+        """One window's times in ms; None for a part that is not like others (it carried prompt rows, it failed)."""
+        self._windows += 1
+        self._new += 1
+        samples = 1
+        if verify_ms is not None and rows:
+            bucket = self._buckets.setdefault(self.padded[rows], _Bucket(deque(maxlen=self.tuning.samples)))
+            self._learn_context(bucket, ctx_total, verify_ms)
+            self._add(bucket, max(verify_ms - self.per_ctx * ctx_total, 1e-3))  # no window is free
+            samples = len(bucket.ms)
+        if draft_ms is not None and depth:
+            self._chain.add(depth, drafts, draft_ms)
+        if other_ms is not None:
+            self._other.append(other_ms)
+        if 2 * self._new >= samples or self._chain.n <= self.tuning.trusted:  # fewer hardly change a median
+            self._new, self._cost = 0, self._fit()
+
+    def cost(self) -> WindowCost:
+        return self._cost
+
+    def wanted(self, choices: Sequence[int]) -> tuple[int, bool] | None:
+        """A bucket of these numbers of rows (ascending) that is worth running to learn its cost, and whether it is
+        known by now.
+
+        Unknown: the least, the most, or one in a wide gap. Known: one that was not run for as many windows as its
+        samples are worth; a burst of other work may have spoilt them, and what seems slow is not run by itself.
+        """
+        buckets = sorted({self.padded[r] for r in choices})
+        known = [b for b in buckets if self._trusted(b)]
+        for b in (buckets[0], buckets[-1]):
+            if b not in known:
+                return b, False
+        for a, c in pairwise(known):
+            between = [b for b in buckets if a < b < c] if c > a * self.tuning.near else []
+            if between:
+                return min(between, key=lambda b: (abs(b - (a * c) ** 0.5), -b)), False
+        b = min(known, key=self._due)
+        if self._due(b) > self._windows:
+            return None
+        self._buckets[b].last = self._windows  # whether it is run then or not
+        return b, True
+
+    def _trusted(self, b: int) -> bool:
+        return b in self._buckets and len(self._buckets[b].ms) >= self.tuning.trusted
+
+    def _due(self, b: int) -> float:
+        return self._buckets[b].last + self.tuning.doubt * len(self._buckets[b].ms)
+
+    def _add(self, bucket: _Bucket, ms: float) -> None:
+        long_ago = bucket.last + self.tuning.doubt * len(bucket.ms) < self._windows
+        if long_ago and bucket.ms and abs(ms / median(bucket.ms) - 1.0) > self.tuning.unlike:
+            while len(bucket.ms) > 2:  # the machine became slower or faster since
+                bucket.ms.popleft()
+        bucket.ms.append(ms)
+        bucket.last = self._windows
+
+    def _learn_context(self, bucket: _Bucket, ctx: int, ms: float) -> None:
+        """Slope of ms over context, from how windows of one bucket differ: pooled over buckets, never negative.
+
+        Shrunk by its own uncertainty, to zero where that is too much: contexts that hardly differ say nothing.
+        """
+        t = self.tuning
+        bucket.seen += 1
+        dx, weight, keep = ctx - bucket.mean_ctx, max(1.0 / bucket.seen, 1.0 / 64), 1.0 - 1.0 / t.shared
+        if bucket.seen > t.trusted:
+            expected = bucket.mean_ms + self.per_ctx * dx
+            ms = min(max(ms, expected * (1 - t.unlike)), expected * (1 + t.unlike))
+            self._sxx = self._sxx * keep + dx * dx
+            self._sxy = self._sxy * keep + dx * (ms - bucket.mean_ms)
+            self._noise = self._noise or (t.unlike * expected) ** 2  # at first the worst that the cut lets through
+            self._noise += ((ms - expected) ** 2 - self._noise) / 64
+            doubt = t.ctx_sure**2 * self._noise * self._sxx / self._sxy**2 if self._sxy > 0 else 1.0
+            self.per_ctx = self._sxy / self._sxx * (1.0 - doubt) if doubt < 1.0 else 0.0
+        bucket.mean_ctx += weight * dx
+        bucket.mean_ms += weight * (ms - bucket.mean_ms)
+
+    def _fit(self) -> WindowCost:
+        known = [b for b in sorted(self._buckets) if self._trusted(b)] or sorted(self._buckets)
+        times = [self._buckets[b].ms for b in known]
+        middle = [median(ms) for ms in times]
+        # noise as the median relative deviation, times 1.48 a standard deviation (robust: outliers do not count)
+        noise = 1.48 * median([abs(x / m - 1.0) for m, ms in zip(middle, times) for x in ms] or [0.0])
+        counts = [len(ms) for ms in times]
+        hoped = [m * (1.0 - min(self.tuning.hope * noise / n**0.5, 0.5)) for m, n in zip(middle, counts)]
+        points = list(zip(known, isotonic(hoped, counts))) or [(1, 20.0)]
+        at = {b: _interpolate(points, b) for b in {*self.padded}}
+        other = median(self._other) if self._other else 0.0
+        start, step, draft = self._chain.coefficients
+        return WindowCost([0.0, *(at[b] for b in self.padded[1:])], start, step, draft, other, self.per_ctx)
+
+
+def _interpolate(points: Sequence[tuple[int, float]], x: int) -> float:
+    """Piecewise linear through `points` (sorted by x), constant beyond the first and the last."""
+    i = bisect_left(points, x, key=lambda p: p[0])
+    if i == len(points):
+        return points[-1][1]
+    if i == 0:
+        return points[0][1]
+    (x0, y0), (x1, y1) = points[i - 1], points[i]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
