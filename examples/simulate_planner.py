@@ -22,7 +22,8 @@ from statistics import mean, median
 
 from simulation.workload import BUCKETS, WORKLOADS, Job, World, arriving, bucket_function, jobs, verify_curve
 
-from strata_cli.engine.planning import Choice, Made, Outcome, Planner, SlotView, Tuning, WindowCost, plan_rows, seats
+from strata_cli.engine.planning import Choice, Made, Outcome, Planner, SlotView, Tuning, WindowCost, plan_rows
+from strata_cli.engine.planning.rows import seats
 
 
 @dataclass

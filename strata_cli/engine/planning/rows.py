@@ -34,9 +34,7 @@ def evaluate(L: Sequence[int], survivals: Survivals, cost: WindowCost, fair: str
     return Plan(list(L), tokens, ms, value)
 
 
-def plan_uniform(
-    survivals: Survivals, limits: Sequence[int], rows: int, cost: WindowCost, fair: str = "total"
-) -> Plan:
+def plan_uniform(survivals: Survivals, limits: Sequence[int], rows: int, cost: WindowCost, fair: str = "total") -> Plan:
     """One L for all slots (cut to each slot's own limit): the one of greatest value. Needs rows >= slots >= 1."""
     most = min(max(limits), rows // len(limits))
     plans = (evaluate([min(n, limit) for limit in limits], survivals, cost, fair) for n in range(1, most + 1))
