@@ -8,6 +8,7 @@ import argparse
 import json
 import random
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from torch import Tensor
 
 from strata_cli.engine.drafters.vocab import COUNTS_FILE
 from strata_cli.model.config import load_config
+from strata_cli.model.weights.checkpoint import open_checkpoint
 from strata_cli.model.weights.formats.int4 import quantize
-from strata_cli.model.weights.safetensors import open_checkpoint
+from strata_cli.model.weights.load import Mapped
+from strata_cli.model.weights.stored import StoredWeight
+from strata_kernels.formats import FORMATS
 
 from . import data
 from .layers import ModelConfig
@@ -231,34 +235,58 @@ def dump(path: Path, value: dict[str, Any]) -> None:
 def read(directory: Path) -> DemoModel:
     """The training model with the weights that `write` has stored, as strata reads them."""
     config = load_config(directory)
-    weights = open_checkpoint(directory).load(config, torch.float32, "cpu")
-    assert weights.mtp is not None
-    state = {f"model.{name}": w for name, w in weights.main.items() if name != "lm_head.weight"}
-    state |= {f"mtp.{name}": w for name, w in weights.mtp.items()}
-    sizes = ModelConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_hidden_layers,
-        full_attention_interval=config.layer_types.index("full_attention") + 1,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        rotary_dim=config.rotary_dim,
-        rope_theta=config.rope_theta,
-        linear_key_heads=config.linear_num_key_heads,
-        linear_value_heads=config.linear_num_value_heads,
-        linear_key_dim=config.linear_key_head_dim,
-        linear_value_dim=config.linear_value_head_dim,
-        conv_kernel=config.linear_conv_kernel_dim,
-        num_experts=config.num_experts,
-        experts_per_token=config.num_experts_per_tok,
-        expert_size=config.moe_intermediate_size,
-        shared_size=config.shared_expert_intermediate_size,
-        eps=config.rms_norm_eps,
-    )
-    model = DemoModel(sizes)
-    model.load_state_dict(state)
+    stored = open_checkpoint(directory).find(config)
+    assert stored.mtp is not None and config.mtp is not None
+    with ExitStack() as files:
+        mapped = Mapped(files)
+
+        def value(weight: StoredWeight) -> Tensor:
+            parts = {role: mapped.tensor(part) for role, part in weight.parts.items()}
+            if len(weight.shape) != 2:
+                return parts["weight"].float()
+            n, k = weight.shape
+            return FORMATS[weight.format].unpack(parts, (n, k), 0, n)
+
+        state = {config.embedding.name: value(stored.embedding)}
+        for block in (*stored.blocks, stored.head, *stored.mtp.all()):
+            for role, found in block.weights.items():
+                name = block.block.tensors[role].name
+                if isinstance(found, StoredWeight):
+                    state[name] = value(found)
+                    continue
+                gate_up = [torch.stack([value(weight) for weight in stack.weights]) for stack in found.gate_up]
+                state[f"{name}.gate_up_proj"] = torch.cat(gate_up, 1)
+                state[f"{name}.down_proj"] = torch.stack([value(weight) for weight in found.down.weights])
+    del state["lm_head.weight"]  # the embedding, once more
+    model = DemoModel(sizes(json.loads((directory / "config.json").read_text(encoding="utf-8"))))
+    model.load_state_dict({n if n.startswith(config.mtp.prefix) else f"model.{n}": w for n, w in state.items()})
     return model
+
+
+def sizes(config: dict[str, Any]) -> ModelConfig:
+    """What `config_of` wrote down."""
+    rope = config["rope_parameters"]
+    return ModelConfig(
+        vocab_size=config["vocab_size"],
+        hidden_size=config["hidden_size"],
+        num_layers=config["num_hidden_layers"],
+        full_attention_interval=config["layer_types"].index("full_attention") + 1,
+        num_heads=config["num_attention_heads"],
+        num_kv_heads=config["num_key_value_heads"],
+        head_dim=config["head_dim"],
+        rotary_dim=int(config["head_dim"] * rope["partial_rotary_factor"]),
+        rope_theta=rope["rope_theta"],
+        linear_key_heads=config["linear_num_key_heads"],
+        linear_value_heads=config["linear_num_value_heads"],
+        linear_key_dim=config["linear_key_head_dim"],
+        linear_value_dim=config["linear_value_head_dim"],
+        conv_kernel=config["linear_conv_kernel_dim"],
+        num_experts=config["num_experts"],
+        experts_per_token=config["num_experts_per_tok"],
+        expert_size=config["moe_intermediate_size"],
+        shared_size=config["shared_expert_intermediate_size"],
+        eps=config["rms_norm_eps"],
+    )
 
 
 def describe(four: tuple[str, ...], dense: bool) -> str:
