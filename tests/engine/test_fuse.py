@@ -11,6 +11,7 @@ import torch
 from strata_cli.engine.engine import Engine
 from strata_cli.engine.runner import Layout
 from strata_cli.engine.types import Request
+from strata_cli.engine.window import WindowPlan
 from strata_cli.errors import StrataError
 from tests.support.engine import Run, engine, prompt, request, run, tiny
 
@@ -188,6 +189,42 @@ def test_the_fuse(point: str, temperature: float) -> None:
     assert all(r.drafts == 0 for r in found.records[blown + 1 :])
     assert all(reason == "fuse" for r in found.records[blown + 1 :] for L, reason in zip(r.L, r.reason) if L)
     assert e.downgrades
+
+
+@pytest.mark.parametrize(("name", "behind"), [("lay", False), ("forward", False), ("forward", True), ("judge", False)])
+def test_a_window_that_fails_while_it_also_reads_prompts(name: str, behind: bool) -> None:
+    """Prompts begin again, a hit's too; pages and places of the prefix cache that were taken are given back."""
+    stem, e = prompt(64, seed=9), engine(tiny(), mtp_varlen=False)
+    late = [request(str(i), stem + prompt(70 + 64 * i, seed=i), max_tokens=9) for i in range(2)]
+    first = request("first", [*stem, 5], max_tokens=40)
+    alone = run(engine(tiny(), spec=0, prefix_cache=False), [first, *late])
+    call = getattr(e.runner, name)
+
+    def fails(of: Layout | WindowPlan, *args: Any) -> Any:
+        plan = of.plan if isinstance(of, Layout) else of
+        reads = [share for share in plan.busy if share.read]
+        now = any(share.drafts for share in plan.busy) and len(reads) == 2 and e.fuse.why is None
+        if now:
+            assert all(share.captures and share.slot.found == 64 for share in reads)
+        found = call(of, *args) if behind or not now else None
+        if now:
+            raise ERRORS[0]
+        return found
+
+    def between(e: Engine, window: int) -> None:
+        if window == 2:
+            for r in late:
+                e.submit(r)
+
+    setattr(e.runner, name, fails)
+    found = run(e, [first], between)
+    assert e.fuse.why is not None
+    assert (found.tokens(), found.bits()) == (alone.tokens(), alone.bits())
+    assert e.prefix is not None
+    assert len(e.prefix.free) + len(e.prefix.entries) == e.runner.buffers.sizes.places
+    while e.prefix.evict():
+        pass
+    assert len(e.kv.pages.free) == e.kv.pages.count - 1
 
 
 def test_other_errors_are_not_swallowed() -> None:
