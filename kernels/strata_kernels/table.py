@@ -14,6 +14,7 @@ from strata_kernels import compiling
 # (block, device) -> sibling, and the formats it reads. What is not here is the reference's.
 FAST: dict[tuple[str, str], tuple[str, frozenset[str]]] = {
     ("product", "cpu"): ("cpu", frozenset({"f32", "bf16", "f16", "int4", "int8"})),
+    ("head", "cpu"): ("cpu", frozenset({"f32", "bf16", "f16", "int4", "int8"})),
 }
 
 

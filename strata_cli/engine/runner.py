@@ -78,7 +78,8 @@ class Runner:
         slots = [slot for _, slot, _, _ in which]
         penalties = any(map(self.sampler.penalised, set(slots)))
         manners = self.sampler.manners(slots)
-        return region.lay(which, self.buffers.sizes.padded(len(which)), manners, penalties, after_drafts)
+        padded = self.buffers.sizes.padded(max(1, len(which)))  # a window may draw nothing: it reads a prompt's middle
+        return region.lay(which, padded, manners, penalties, after_drafts)
 
     def lay(self, plan: WindowPlan, known: Mapping[int, Sequence[int]]) -> Layout:
         """The verify forward of a plan. known: drafts that the host knows, by slot."""

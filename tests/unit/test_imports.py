@@ -67,3 +67,23 @@ def test_nothing_private_of_another_package():
 def test_no_dependency_is_pinned_from_above():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert not [line for line in project["dependencies"] if "<" in line or "==" in line or "~" in line]
+
+
+def test_a_class_name_means_one_thing():
+    found: dict[str, set[str]] = {}
+    for root in ("strata_cli", "kernels", "profiles"):
+        for file in sorted((ROOT / root).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, set()).add(str(file.relative_to(ROOT)))
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
+@pytest.mark.parametrize("root", ["strata_cli", "kernels", "profiles", "examples"])
+def test_no_module_is_long(root):
+    long = {
+        str(p.relative_to(ROOT)): n
+        for p in (ROOT / root).rglob("*.py")
+        if (n := len(p.read_bytes().splitlines())) > 400
+    }
+    assert long == {}
