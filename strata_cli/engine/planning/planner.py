@@ -7,13 +7,20 @@ same window, so sampling stays exact; every schedule counts windows, never wall 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, zip_longest
-from typing import Unpack
+from typing import Protocol, Unpack
 
 from strata_cli.engine.planning.acceptance import AcceptanceTracker, CollapseWatch
 from strata_cli.engine.planning.rows import Plan, evaluate, plan_fixed, plan_rows, plan_uniform, seats
 from strata_cli.engine.planning.steptime import StepTimeEstimator, Times, WindowCost
 from strata_cli.engine.planning.tuning import DEFAULT, Tuning
 from strata_cli.engine.types import REASONS
+
+
+class Seated(Protocol):
+    """What the planner needs of a slot that a request took."""
+
+    @property
+    def index(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +125,16 @@ class Planner:
         self._parts: dict[int, _Part] = {}
         self._cost: WindowCost | None = None  # by which rows are settled; None: as they were chosen
 
-    def admit(self, slot: int) -> None:
+    def admit(self, slot: Seated) -> None:
         """A new request took the slot."""
-        self.acceptance.reset(slot)
-        self._tried[slot], self._last[slot] = [self._window] * self.spec, 0
+        self.acceptance.reset(slot.index)
+        self._tried[slot.index], self._last[slot.index] = [self._window] * self.spec, 0
 
     def release(self, slot: int) -> None:
         """The slot's request left it."""
+
+    def undo(self, slot: Seated) -> None:
+        """What failed half way taught nothing."""
 
     def choose(self, views: Sequence[SlotView]) -> list[Choice]:
         """Rows for each view, in order: in all at most the budget, none above its limit."""
