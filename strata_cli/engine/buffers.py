@@ -17,8 +17,13 @@ from strata_kernels.window import Rows, Section, Segment, torch_dtype
 
 
 def allocate(arrays: Arrays, device: torch.device) -> dict[str, Any]:
-    """Zeroed tensors of these shapes, by name."""
-    return {name: torch.zeros(a.shape, dtype=torch_dtype(a.dtype), device=device) for name, a in arrays.items()}
+    """Zeroed tensors of these shapes, by name. On a CPU numpy asks the system for them: pages that nobody wrote to
+    take no memory.
+    """
+    if device.type != "cpu":
+        return {name: torch.zeros(a.shape, dtype=torch_dtype(a.dtype), device=device) for name, a in arrays.items()}
+    raw = {name: torch.from_numpy(np.zeros(a.nbytes, np.uint8)) for name, a in arrays.items()}
+    return {name: raw[name].view(torch_dtype(a.dtype)).view(a.shape) for name, a in arrays.items()}
 
 
 class Region:

@@ -16,7 +16,7 @@ from strata_cli.engine.types import Request
 from strata_cli.engine.window import Share
 from strata_kernels.gated_delta import reference as recurrence
 from strata_kernels.window import Segment
-from tests.support.engine import ByHand, engine, loaded, prompt, request, run, tiny
+from tests.support.engine import ByHand, engine, prompt, request, run, tiny
 
 FOUR = [request(str(i), prompt(9 + 7 * i, seed=i), max_tokens=30) for i in range(4)]
 

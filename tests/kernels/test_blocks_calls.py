@@ -1,6 +1,5 @@
 """Blocks ask nothing of the host between their first call and their last, and need few calls."""
 
-import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -24,9 +23,7 @@ from tests.support.blocks import (
     near_one,
     new_kv,
     new_recurrent,
-    randn,
     segment,
-    spread,
 )
 
 # What reads a number on the host, makes a shape of numbers, or brings numbers from it.
@@ -68,7 +65,11 @@ def blocks():
     """name -> call(x, rows, layer) over pools of two layers."""
     kv, recurrent = new_kv(P_ATTENTION, Seats(4, 400)), new_recurrent(P_DELTA, 4)
     touched, embedding = torch.zeros(2, 8, dtype=torch.int64), dense(50, 48, 4)
-    w_attention, w_delta, w_experts = attention_weights(P_ATTENTION), gated_delta_weights(P_DELTA), experts_weights(P_EXPERTS)
+    w_attention, w_delta, w_experts = (
+        attention_weights(P_ATTENTION),
+        gated_delta_weights(P_DELTA),
+        experts_weights(P_EXPERTS),
+    )
     w_input = MtpInputWeights(near_one(48, 1), near_one(48, 2), dense(48, 96, 3))
     recurrent.pending[:] = torch.tensor([3, 0, 2, 1])
     return {

@@ -17,66 +17,65 @@ TEXTS = [[(7 * i + 3) % VOCAB for i in range(400)], [(11 * i + 3) % VOCAB for i 
 
 
 class Counting:
-    """A drafter that makes whole chains, of tokens that nobody sees, and counts them. `most`: what it makes at most."""
+    """A drafter that makes zeros, each with a probability, and counts them."""
 
-    def __init__(self, most: int = 99) -> None:
-        self.steps, self.most = 0, most
-        self.calls: list[str] = []
-        self.made: dict[int, Made] = {}
-
-    def lay(self, shares: Sequence[Share], others: Sequence[Slot]) -> Proposal:
-        self.made = {s.slot.index: Made(min(s.depth, self.most)) for s in shares}
-        return Proposal(self.made)
-
-    def run(self, asks: bool) -> Chained:
-        assert not asks, "its own probabilities say nothing of what is replayed"
-        drafts = [made.drafts for made in self.made.values()]
-        self.steps += sum(drafts)
-        return Chained(self.made, max(drafts, default=0), sum(drafts))
+    def __init__(self) -> None:
+        self.steps = 0
+        self.happened: list[tuple[str, int]] = []
+        self._laid: dict[int, Made] = {}
 
     def admit(self, slot: Slot) -> None:
-        self.calls.append(f"admit {slot.index}")
+        self.happened.append(("admit", slot.index))
 
     def release(self, slot: int) -> None:
-        self.calls.append(f"release {slot}")
+        self.happened.append(("release", slot))
 
     def undo(self, slot: Slot) -> None:
-        self.calls.append(f"undo {slot.index}")
-
-    def lay_prompts(self, reading: Sequence[tuple[Share, int]]) -> None:
-        self.calls.append("lay prompts")
-
-    def read_prompts(self) -> None:
-        self.calls.append("read prompts")
+        self.happened.append(("undo", slot.index))
 
     def committed(self, slot: Slot, tokens: Sequence[int]) -> None:
-        self.calls.append(f"committed {slot.index} {len(tokens)}")
+        self.happened.append(("committed", len(tokens)))
+
+    def lay_prompts(self, reading: Sequence[tuple[Share, int]]) -> None:
+        self.happened.append(("lay_prompts", len(reading)))
+
+    def read_prompts(self) -> None:
+        self.happened.append(("read_prompts", 0))
+
+    def lay(self, shares: Sequence[Share], others: Sequence[Slot]) -> Proposal:
+        self._laid = {s.slot.index: Made(s.depth) for s in shares}
+        return Proposal(self._laid, {slot: [0] * made.drafts for slot, made in self._laid.items()})
+
+    def run(self, asks: bool) -> Chained:
+        many = [made.drafts for made in self._laid.values()]
+        self.steps += sum(many)
+        made = {slot: Made(made.drafts, [0.5] * made.drafts if asks else None) for slot, made in self._laid.items()}
+        return Chained(made, max(many, default=0), sum(many))
 
 
-def seat(slot: int, tokens: list[int]) -> Slot:
-    life = Life(Request(str(slot), tokens[:1], SamplingParams()), 0, 0.0, 999, tokens)
-    return Slot(slot, life, 1, len(tokens) - 1)
+def seated(slot: int, tokens: Sequence[int]) -> Slot:
+    """A slot whose request has these tokens so far."""
+    request = Request("r", [tokens[0]], SamplingParams())
+    return Slot(slot, Life(request, 0, 0.0, 1000, list(tokens)), entered=1, length=len(tokens) - 1)
 
 
-def share(slot: int, tokens: list[int], depth: int) -> Share:
-    return Share(seat(slot, tokens), L=depth + 1, depth=depth, drafter="mtp")
+def share(slot: int, tokens: Sequence[int], depth: int) -> Share:
+    return Share(seated(slot, tokens), L=depth + 1, depth=depth, drafter="mtp")
 
 
 def drafts(drafter: ReplayDrafter, *shares: Share) -> dict[int, list[int]]:
-    """What is proposed, and that it is what is said to be made, before the chains ran and after."""
-    proposal = drafter.lay(shares, [])
-    found = {slot: list(tokens) for slot, tokens in proposal.tokens.items()}
-    for made in (proposal.made, drafter.run(True).made):
-        assert {slot: m.drafts for slot, m in made.items()} == {slot: len(tokens) for slot, tokens in found.items()}
-        assert all(m.probabilities is None for m in made.values())
-    return found
+    """What is proposed for a window's shares, after the chains were run."""
+    laid = drafter.lay(shares, ())
+    assert laid.made == {slot: Made(len(tokens)) for slot, tokens in laid.tokens.items()}
+    assert drafter.run(False).made == laid.made
+    return {slot: list(tokens) for slot, tokens in laid.tokens.items()}
 
 
 def chains(drafter: ReplayDrafter, text: int, depth: int, slot: int = 0) -> list[list[int]]:
     """The drafts at every place of the text, as a request would ask for them."""
-    drafter.admit(seat(slot, TEXTS[text][:2]))
-    asked = [share(slot, TEXTS[text][:n], depth) for n in range(2, len(TEXTS[text]) - depth)]
-    return [drafts(drafter, one)[slot] for one in asked]
+    drafter.admit(seated(slot, TEXTS[text][:2]))
+    places = range(2, len(TEXTS[text]) - depth)
+    return [drafts(drafter, share(slot, TEXTS[text][:n], depth))[slot] for n in places]
 
 
 @pytest.mark.parametrize("rate", [0.8, 0.5])
@@ -111,27 +110,35 @@ def test_texts_that_begin_alike_are_told_apart_when_they_part() -> None:
     drafter = ReplayDrafter(Counting(), TEXTS, 1.0, VOCAB, SLOTS)
     assert drafts(drafter, share(0, [3], 2))[0] == TEXTS[0][1:3]  # either may be meant
     assert drafts(drafter, share(0, TEXTS[1][:2], 2))[0] == TEXTS[1][2:4]
-    drafter.admit(seat(0, TEXTS[0][:5]))
+    drafter.admit(seated(0, [3]))
     assert drafts(drafter, share(0, TEXTS[0][:5], 2))[0] == TEXTS[0][5:7]
 
 
 def test_the_real_drafter_works_for_every_draft_and_nothing_is_proposed_where_nothing_was_recorded() -> None:
-    real = Counting(most=3)
+    real = Counting()
     drafter = ReplayDrafter(real, TEXTS, 1.0, VOCAB, SLOTS)
-    found = drafts(drafter, share(0, TEXTS[0][:9], 4), share(1, [1, 2], 3))
+    found = drafts(drafter, share(0, TEXTS[0][:9], 3), share(1, [1, 2], 3))
     assert real.steps == 6
     assert found == {0: TEXTS[0][9:12], 1: []}
     assert drafts(drafter, share(0, TEXTS[0][:398], 4))[0] == TEXTS[0][398:]
+    assert drafts(drafter, share(0, TEXTS[0][:9], 1))[0] == TEXTS[0][9:10]
 
 
-def test_the_real_drafter_hears_all_that_happens() -> None:
+def test_the_real_heads_probabilities_end_no_replayed_chain_and_its_price_counts() -> None:
+    drafter = ReplayDrafter(Counting(), TEXTS, 1.0, VOCAB, SLOTS)
+    drafter.lay([share(0, TEXTS[0][:9], 4), share(1, [1, 2], 2)], ())
+    assert drafter.run(True) == Chained({0: Made(4), 1: Made(0)}, steps=4, drafts=6)
+
+
+def test_all_that_happens_to_a_slot_reaches_the_real_drafter() -> None:
     real = Counting()
-    drafter = ReplayDrafter(real, TEXTS, 1.0, VOCAB, SLOTS)
-    slot = seat(2, TEXTS[0][:9])
+    drafter, slot = ReplayDrafter(real, TEXTS, 1.0, VOCAB, SLOTS), seated(2, [3])
     drafter.admit(slot)
-    drafter.lay_prompts([])
+    drafter.lay_prompts([(share(2, [3], 0), 0)])
     drafter.read_prompts()
-    drafter.committed(slot, (4, 5))
+    drafter.committed(slot, [1, 2])
     drafter.undo(slot)
     drafter.release(2)
-    assert real.calls == ["admit 2", "lay prompts", "read prompts", "committed 2 2", "undo 2", "release 2"]
+    assert real.happened == [
+        *(("admit", 2), ("lay_prompts", 1), ("read_prompts", 0), ("committed", 2), ("undo", 2), ("release", 2)),
+    ]

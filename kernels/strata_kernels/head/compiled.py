@@ -120,7 +120,7 @@ def mask_behind(scores: int, rows: int, width: int, real: int) -> None:
 def punished(x: float, repetition: float, frequency: float, presence: float, bias: float, times: int) -> float:
     """The score of a token that was generated `times` times."""
     y = x * repetition if x < 0 else x / repetition
-    return y - f32(times) * frequency - (presence if times else f32(0.0)) + bias
+    return float(y - f32(times) * frequency - (presence if times else f32(0.0)) + bias)
 
 
 @kernel(void(i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64))

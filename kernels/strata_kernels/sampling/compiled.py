@@ -20,7 +20,7 @@ def gumbel(seed: int, token: int, position: int, purpose: int) -> float:
         c0, c1, c2, c3 = ((p1 >> 32) & MASK) ^ c1 ^ key0, p1 & MASK, ((p0 >> 32) & MASK) ^ c3 ^ key1, p0 & MASK
         key0, key1 = (key0 + 0x9E3779B9) & MASK, (key1 + 0xBB67AE85) & MASK
     v = min((float(c0) + 0.5) * 2.0**-32, 1.0 - 2.0**-24)
-    return f32(-math.log(-math.log1p(-float(f32(v)))))
+    return -math.log(-math.log1p(-float(f32(v))))
 
 
 @kernel(void(i64, i64, i64, i64, i64, i64, i64))
