@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from strata_kernels.head.pool import Draws, Manner
-from strata_kernels.layout import DRAW_FIELDS, Arrays, WindowSizes, section_size
+from strata_kernels.layout import DRAW_FIELDS, Array, Arrays, WindowSizes, section_size
 from strata_kernels.window import Rows, Section, Segment, torch_dtype
 
 
@@ -20,10 +20,14 @@ def allocate(arrays: Arrays, device: torch.device) -> dict[str, Any]:
     """Zeroed tensors of these shapes, by name. On a CPU numpy asks the system for them: pages that nobody wrote to
     take no memory.
     """
-    if device.type != "cpu":
-        return {name: torch.zeros(a.shape, dtype=torch_dtype(a.dtype), device=device) for name, a in arrays.items()}
-    raw = {name: torch.from_numpy(np.zeros(a.nbytes, np.uint8)) for name, a in arrays.items()}
-    return {name: raw[name].view(torch_dtype(a.dtype)).view(a.shape) for name, a in arrays.items()}
+    return {name: _zeros(a, device) for name, a in arrays.items()}
+
+
+def _zeros(array: Array, device: torch.device) -> Tensor:
+    dtype = torch_dtype(array.dtype)
+    if device.type != "cpu" or not array.nbytes:
+        return torch.zeros(array.shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(array.nbytes, np.uint8)).view(dtype).view(array.shape)
 
 
 class Region:
