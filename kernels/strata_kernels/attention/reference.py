@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strata_kernels.attention.tables import Table, Views, split_of, table, views
+from strata_kernels.attention.tables import AttentionTable, KVViews, split_of, table, views
 from strata_kernels.layout import QUERY_TILE
 from strata_kernels.norm import LANES, rms_norm
 from strata_kernels.params import AttentionParams, AttentionWeights
@@ -31,7 +31,7 @@ def attention(
     return product(out.view(-1, p.heads * p.head_dim).to(x.dtype), [w.out], rows.count).add_(x)
 
 
-def _attend(qk: Tensor, views: Views, t: Table, layer: int, p: AttentionParams) -> Tensor:
+def _attend(qk: Tensor, views: KVViews, t: AttentionTable, layer: int, p: AttentionParams) -> Tensor:
     """Softmax attention of each tile's rows over its slot's pages, [R, H, D], one fixed split of keys after the other.
 
     Online softmax over splits (Milakov and Gimelshein, 2018), float32 throughout. More splits than a row needs change

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strata_kernels.gated_delta.tables import Table, Views, table, views
+from strata_kernels.gated_delta.tables import DeltaTable, DeltaViews, table, views
 from strata_kernels.norm import in_lanes, l2_norm, rms_norm
 from strata_kernels.params import GatedDeltaParams, GatedDeltaWeights
 from strata_kernels.product import product
@@ -85,7 +85,7 @@ def _step(state: Tensor, k: Tensor, column: Tensor, v: Tensor, beta: Tensor, dec
     state.addcmul_(column, delta)
 
 
-def _replay(v: Views, t: Table, layer: int) -> None:
+def _replay(v: DeltaViews, t: DeltaTable, layer: int) -> None:
     """Move each slot's state and convolution columns past its pending rows. Repeatable until the last write."""
     pending = v.pending[layer]
     over = t.replay_steps >= pending[v.head_slot]  # [replay, S * H, 1]
