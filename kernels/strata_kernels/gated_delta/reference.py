@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strata_kernels.gated_delta.tables import DeltaTable, DeltaViews, table, views
-from strata_kernels.norm import in_lanes, l2_norm, rms_norm
+from strata_kernels.norm import in_lanes, in_rows, l2_norm, rms_norm
 from strata_kernels.params import GatedDeltaParams, GatedDeltaWeights
 from strata_kernels.product import product
 from strata_kernels.window import RecurrentPool, Rows
@@ -71,7 +71,7 @@ def gated_delta(
         v.state[layer].index_copy_(0, t.states, torch.where(t.certain, state, v.state[layer][t.states]))
         torch.index_select(seen, 0, t.tails, out=v.conv[layer])
     y = torch.cat(out).view(-1, heads, p.value_dim)[t.out_lines]
-    y = rms_norm(y, w.out_norm, p.eps).view(z.shape).mul_(F.silu(z.float()))
+    y = rms_norm(y, w.out_norm, p.eps).view(z.shape).mul_(in_rows(F.silu, z.float()))
     return product(y.to(x.dtype), [w.out], rows.count).add_(x)
 
 
