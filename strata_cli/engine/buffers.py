@@ -20,14 +20,14 @@ def allocate(arrays: Arrays, device: torch.device) -> dict[str, Any]:
     """Zeroed tensors of these shapes, by name. On a CPU numpy asks the system for them: pages that nobody wrote to
     take no memory.
     """
-    return {name: _zeros(a, device) for name, a in arrays.items()}
 
+    def tensor(array: Array) -> Tensor:
+        kind = torch_dtype(array.dtype)
+        if device.type != "cpu" or not array.nbytes:
+            return torch.zeros(array.shape, dtype=kind, device=device)
+        return torch.from_numpy(np.zeros(array.nbytes, np.uint8)).view(kind).view(array.shape)
 
-def _zeros(array: Array, device: torch.device) -> Tensor:
-    dtype = torch_dtype(array.dtype)
-    if device.type != "cpu" or not array.nbytes:
-        return torch.zeros(array.shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(array.nbytes, np.uint8)).view(dtype).view(array.shape)
+    return {name: tensor(array) for name, array in arrays.items()}
 
 
 class Region:

@@ -284,7 +284,8 @@ class Planner:
         planned = max(plan.L) - 1
         deepest = max(planned, min(ends[1], planned + ends[1] - ends[0]))
         depths = [max(n - 1, sum(told > 0.0 for _, told in w[:deepest])) for n, w in zip(plan.L, worth)]
-        return [(depth, self.acceptance.hopeless(p.view.slot, row)) for depth, p in zip(depths, parts)]
+        stops = [self.acceptance.hopeless(p.view.slot, row) if depth else 0.0 for depth, p in zip(depths, parts)]
+        return list(zip(depths, stops))
 
     def _follow(self, part: _Part, made: Made) -> int:
         """Read one slot's chain as far as it counts: its length, and what its drafts are worth."""
