@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import mean, median
 
-from simulation.workload import BUCKETS, WORKLOADS, Job, World, arriving, jobs, verify_curve
+from simulation.workload import BUCKETS, WORKLOADS, Job, World, arriving, bucket_function, jobs, verify_curve
 
-from strata_cli.engine.planner import Choice, Outcome, Planner, SlotView
-from strata_cli.engine.steptime import WindowCost, bucket_function
-from strata_cli.engine.window import plan_rows, seats, uniform_limit
+from strata_cli.engine.planning import Choice, Made, Outcome, Planner, SlotView, Tuning, WindowCost, plan_rows
+from strata_cli.engine.planning.rows import seats
 
 
 @dataclass
@@ -57,7 +56,7 @@ class Oracle:
         survivals = [self.world.survivals(seated[views[i].slot], self.spec) for i in at]
         plan = plan_rows(survivals, [views[i].limit for i in at], self.rows, self.world.cost, self.fair)
         chosen = dict(zip(at, plan.L))
-        return [Choice(chosen.get(i, 0), "cost") for i in range(len(views))]
+        return [Choice(chosen.get(i, 0), "cost", max(chosen.get(i, 0) - 1, 0)) for i in range(len(views))]
 
 
 @dataclass
@@ -90,35 +89,26 @@ class Run:
         for slot, job in sorted(self.seated.items()):
             left = job.tokens - job.done
             limit, why = min((self.spec + 1, "user"), (left, "fits"))
-            views.append(SlotView(slot, job.id, job.ctx + job.done, limit, why, job.missed, job.done))
+            views.append(SlotView(slot, job.id, job.ctx + job.done, limit, why, job.missed))
         with self.planning():
             choices = policy.choose(views, self.seated) if isinstance(policy, Oracle) else policy.choose(views)
-        # draft: in step; who goes on is for the planner to say, by what the drafts' own probabilities show
-        taken, depth, made = {v.slot: c.L for v, c in zip(views, choices)}, 0, 0
+        # draft: each chain to its depth, or to the first draft below its threshold
+        taken, made = {v.slot: c.L for v, c in zip(views, choices)}, {}
+        for v, c in zip(views, choices):
+            chances = [world.chance(self.seated[v.slot], j) for j in range(c.depth)] if world.confidence else []
+            short = next((j + 1 for j, p in enumerate(chances) if p < c.stop), c.depth)
+            if c.depth:
+                made[v.slot] = Made(short, chances[:short] or None)
+        depth, drafts = max((m.drafts for m in made.values()), default=0), sum(m.drafts for m in made.values())
         if isinstance(policy, Planner):
-            chosen = {v.slot: c for v, c in zip(views, choices)}
-            most = {v.slot: v.limit - 1 for v, c in zip(views, choices) if c.L > 1}
-            going, drafts = set(most), dict.fromkeys(most, 0)
-            while going:
-                depth, made = depth + 1, made + len(going)
-                for slot in going:
-                    drafts[slot] = depth
-                chances = {
-                    slot: world.chance(self.seated[slot], depth - 1) if world.confidence else None
-                    for slot in sorted(going)
-                }
-                with self.planning():
-                    going = policy.go_on(depth, chances)
             with self.planning():
-                taken.update({slot: policy.settle(slot, chosen[slot], n).L for slot, n in drafts.items()})
-        elif max(taken.values()) > 1:
-            depth, made = max(taken.values()) - 1, sum(L - 1 for L in taken.values() if L)
+                taken.update({slot: c.L for slot, c in policy.settle(made).items()})
         rows = sum(taken.values())
         cost = world.cost
         took = [v for v in views if taken[v.slot]]
         ctx = sum(v.ctx for v in took)
         verify_ms = cost.verify[rows] + cost.per_ctx * ctx
-        draft_ms = cost.start + cost.step * depth + cost.draft * made if depth else 0.0
+        draft_ms = cost.start + cost.step * depth + cost.draft * drafts if depth else 0.0
         self.clock_ms += verify_ms + draft_ms + cost.other
         self.score.ms += verify_ms + draft_ms + cost.other
         outcomes = []
@@ -146,7 +136,7 @@ class Run:
                 policy.record(
                     outcomes,
                     depth=depth,
-                    drafts=made,
+                    drafts=drafts,
                     draft_ms=draft,
                     verify_ms=verify,
                     other_ms=other,
@@ -158,7 +148,7 @@ class Run:
     def seat(self, job: Job, slot: int) -> None:
         self.seated[slot] = job
         if isinstance(self.policy, Planner):
-            self.policy.start(slot)
+            self.policy.admit(slot)
 
     def endless(self, source: Iterator[Job], warmup: int, tokens: int) -> Score:
         """Slots always taken, until `tokens` tokens have come after `warmup` tokens."""
@@ -193,10 +183,11 @@ def policies(args: argparse.Namespace, world: World) -> dict[str, Callable[[], P
             varlen=varlen,
             batch=args.slots,
             bucket=world.bucket,
+            tuning=args.tuning,
         )
 
     made: dict[str, Callable[[], Planner | Oracle]] = {}
-    most = args.spec + 1 if args.arrivals else uniform_limit(args.spec, args.rows, args.slots)
+    most = args.spec + 1 if args.arrivals else args.rows // args.slots
     for n in range(1, min(5, most) + 1):  # with all slots taken, a longer L is cut to the budget: the same again
         made[f"fixed L={n}"] = lambda n=n: planner("rows", False, n - 1)  # type: ignore[misc]
     made["plan_uniform"] = lambda: planner("uniform", True, args.spec)
@@ -315,6 +306,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--tokens", type=int, default=12000, help="tokens measured")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--seeds", type=int, default=1, help="runs, each with its own seed, averaged")
+    p.add_argument("--tune", nargs="*", default=[])
     p.add_argument("--suite", action="store_true", help="every workload, curve and budget, against the figures to hold")
     p.add_argument("--overhead", action="store_true", help="CPU time that planning takes, for 4, 8 and 16 slots")
     return p
@@ -322,6 +314,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    args.tuning = Tuning(**{k: eval(v) for k, v in (t.split("=") for t in args.tune)})
     if args.suite:
         return 0 if suite(args) else 1
     if args.overhead:

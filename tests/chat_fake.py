@@ -93,7 +93,7 @@ def scripted(prompt: str, seed: int) -> str:
 class FakeEngine:
     """The engine's API. `delay_s` stretches every step; `error` ends every request with it."""
 
-    memory = SimpleNamespace(total_bytes=0)
+    memory = SimpleNamespace(total_bytes=0, as_dict=dict)
     clock = staticmethod(time.perf_counter)
 
     def __init__(self, batch: int = 4, ctx: int = 100_000, delay_s: float = 0.0, error: str | None = None):

@@ -5,19 +5,32 @@ import csv
 import json
 import math
 import random
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
 
-from strata_cli.engine.steptime import WindowCost, bucket_function
+from strata_cli.engine.planning import WindowCost
 
 DOMAINS = (0.93, 0.85, 0.75, 0.60, 0.40)  # first-draft acceptance: code, extraction, mixed, factual, prose
 DIFFER = (0.93, 0.75, 0.60, 0.40)
 WORKLOADS = ("differ", "stationary", "changing")
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 EXPERTS, PER_TOKEN = 256, 8
+
+
+def bucket_function(sizes: Sequence[int]) -> Callable[[int], int]:
+    """rows -> rows after padding to the captured sizes; beyond the last, multiples of it."""
+    sizes = sorted(sizes)
+
+    def pad(rows: int) -> int:
+        if rows > sizes[-1]:
+            return -(-rows // sizes[-1]) * sizes[-1]
+        return sizes[bisect_left(sizes, rows)]
+
+    return pad
 
 
 @dataclass

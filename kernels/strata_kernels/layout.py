@@ -16,7 +16,7 @@ SPLIT_PAGES = 4  # pages of one pass over the keys: a fixed size, so that a long
 QUERY_TILE = 8  # rows of one slot that read its keys together
 
 ROW_FIELDS = ("tokens", "sources", "positions", "slots", "places", "hidden", "steps", "tile_of")
-SLOT_FIELDS = ("first", "many", "certain")
+SLOT_FIELDS = ("first", "many", "certain", "last")
 
 NO_RECURRENCE = GatedDeltaParams(hidden=0, key_heads=0, value_heads=0, key_dim=0, value_dim=0, kernel=1, eps=0.0)
 

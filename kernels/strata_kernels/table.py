@@ -14,7 +14,8 @@ from strata_kernels import compiling
 # (block, device) -> sibling, and the formats it reads. What is not here is the reference's.
 CPU_FORMATS = frozenset({"f32", "bf16", "f16", "int4", "int8"})
 FAST: dict[tuple[str, str], tuple[str, frozenset[str]]] = {
-    (what, "cpu"): ("cpu", CPU_FORMATS) for what in ("product", "attention", "gated_delta", "experts", "mtp_input")
+    (what, "cpu"): ("cpu", CPU_FORMATS)
+    for what in ("product", "attention", "gated_delta", "experts", "mtp_input", "head")
 }
 
 

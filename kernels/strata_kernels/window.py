@@ -61,7 +61,8 @@ class Rows:
         tile_slots [T], tile_rows, tile_limits [T, QUERY_TILE]   rows of one slot; row 0, limit -1 for none
         tile_of [R]   tile * QUERY_TILE + place of each row
         tables [S, pages]   page ids of each slot, 0 where it has none
-        first, many, certain [S]    first row and number of rows of each slot; certain: they are prompt rows
+        first, many, certain, last [S]    first row and number of rows of each slot; certain: they are prompt rows;
+            last: position of its last row
 
     Plain numbers, known to the host before the forward: `count` real rows, `decode` of them decode rows, `longest` run
     of one slot, `runs` the rows of each slot that has some, most first, `tiles` that have rows, `replay` the most
@@ -83,6 +84,7 @@ class Rows:
     first: Tensor
     many: Tensor
     certain: Tensor
+    last: Tensor
     tables: Tensor
     count: int = 0
     decode: int = 0
@@ -93,6 +95,7 @@ class Rows:
     splits: int = 0
     captures: Sequence[tuple[int, int, int]] = ()
     cache: dict[object, Any] = field(default_factory=dict)  # what a twin derives once a forward and needs in each layer
+    views: dict[object, Any] = field(default_factory=dict)  # views of the tensors, which stay where they are
 
 
 class Section:
@@ -160,6 +163,7 @@ class Section:
             host["tile_limits"].reshape(-1)[flat] = position
             host["tile_of"][at:end] = tile * QUERY_TILE + place
             host["first"][s.slot], host["many"][s.slot], host["certain"][s.slot] = at, n, s.certain
+            host["last"][s.slot] = s.position + n - 1
             captures += [(s.slot, after, to) for after, to in s.captures]
             rows.decode += 0 if s.certain else n
             rows.longest = max(rows.longest, n)

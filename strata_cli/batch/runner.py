@@ -14,7 +14,9 @@ from strata_cli.batch.results import RecordWriter, failed_result
 from strata_cli.engine.stats import StepStatsWriter
 from strata_cli.engine.types import Event, Finished, Request, Result, WindowDone
 from strata_cli.errors import UsageError
+from strata_cli.model.memory import MemoryPlan
 from strata_cli.session import AnyEngine, Observer, Orders, drive
+from strata_cli.settings import Settings
 from strata_cli.text.stop import StopWatch
 
 
@@ -47,8 +49,9 @@ class Ending:
 class StepStats:
     """The observer that writes the step-statistics file."""
 
-    def __init__(self, writer: StepStatsWriter):
+    def __init__(self, writer: StepStatsWriter, settings: Settings, memory: MemoryPlan):
         self._writer = writer
+        writer.begin({**settings.stats_header(), "memory": memory.as_dict()})
 
     def events(self, events: Sequence[Event]) -> None:
         for event in events:

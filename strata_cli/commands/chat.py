@@ -95,8 +95,9 @@ def chat(
     channels = Channels(quiet=settings.quiet)
     attended = text is None or (sys.stdin.isatty() and channels.err_is_terminal and not json_output)
     with ExitStack() as stack:
-        observers = _step_stats(stack, settings, channels)
+        stats = _step_stats(stack, settings, channels)
         session = stack.enter_context(load_session(checkpoint, settings.engine))
+        observers = [] if stats is None else [StepStats(stats, settings, session.engine.memory)]
         screen = Screen(channels, session.engine.ctx, live=settings.tui, attended=attended, silent=json_output)
         dialogue = Dialogue(session, conversation, screen, observers)
         if text is not None:
@@ -135,13 +136,13 @@ def read_question(words: Sequence[str]) -> str | None:
     return text
 
 
-def _step_stats(stack: ExitStack, settings: Settings, channels: Channels) -> list[StepStats]:
+def _step_stats(stack: ExitStack, settings: Settings, channels: Channels) -> StepStatsWriter | None:
     """Where windows are recorded, if they are."""
     if settings.step_stats is None:
-        return []
-    writer = StepStatsWriter(settings.step_stats, settings.stats_header(), warn=channels.note)
+        return None
+    writer = StepStatsWriter(settings.step_stats, warn=channels.note)
     stack.callback(writer.close)
-    return [StepStats(writer)]
+    return writer
 
 
 def _system(text: str | None, file: Path | None) -> str | None:

@@ -96,9 +96,10 @@ def run(
             console.note(f"{output}: all {len(records)} requests are done")
             return RECORDS_FAILED if any(done.values()) else OK
         observers: list[RunSummary | StepStats] = [totals := RunSummary()]
-        if settings.step_stats is not None:
-            observers.append(_step_stats(stack, settings, mode, console))
+        stats = _step_stats(stack, settings, mode, console)
         session = stack.enter_context(load_session(checkpoint, settings.engine))
+        if stats is not None:
+            observers.append(StepStats(stats, settings, session.engine.memory))
         interrupt = stack.enter_context(Interrupt(lambda: console.warn(FINISHING), ENDING))
         if journal:
             journal.begin()
@@ -201,11 +202,13 @@ def _depends_on(checkpoint: Checkpoint, settings: Settings, data: bytes, writer:
     }
 
 
-def _step_stats(stack: ExitStack, settings: Settings, mode: Mode, console: Console) -> StepStats:
-    assert settings.step_stats is not None
-    writer = StepStatsWriter(settings.step_stats, settings.stats_header(), append=mode.resumes, warn=console.warn)
+def _step_stats(stack: ExitStack, settings: Settings, mode: Mode, console: Console) -> StepStatsWriter | None:
+    """Where windows are recorded, if they are: a path that cannot be written is found before weights are loaded."""
+    if settings.step_stats is None:
+        return None
+    writer = StepStatsWriter(settings.step_stats, append=mode.resumes, warn=console.warn)
     stack.callback(writer.close)
-    return StepStats(writer)
+    return writer
 
 
 def _screen(

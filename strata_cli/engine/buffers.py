@@ -12,13 +12,22 @@ import torch
 from torch import Tensor
 
 from strata_kernels.head.pool import Draws, Manner
-from strata_kernels.layout import DRAW_FIELDS, Arrays, WindowSizes, section_size
+from strata_kernels.layout import DRAW_FIELDS, Array, Arrays, WindowSizes, section_size
 from strata_kernels.window import Rows, Section, Segment, torch_dtype
 
 
 def allocate(arrays: Arrays, device: torch.device) -> dict[str, Any]:
-    """Zeroed tensors of these shapes, by name."""
-    return {name: torch.zeros(a.shape, dtype=torch_dtype(a.dtype), device=device) for name, a in arrays.items()}
+    """Zeroed tensors of these shapes, by name. On a CPU numpy asks the system for them: pages that nobody wrote to
+    take no memory.
+    """
+
+    def tensor(array: Array) -> Tensor:
+        kind = torch_dtype(array.dtype)
+        if device.type != "cpu" or not array.nbytes:
+            return torch.zeros(array.shape, dtype=kind, device=device)
+        return torch.from_numpy(np.zeros(array.nbytes, np.uint8)).view(kind).view(array.shape)
+
+    return {name: tensor(array) for name, array in arrays.items()}
 
 
 class Region:

@@ -31,6 +31,7 @@ from strata_cli.model.weights.checkpoint import open_checkpoint
 from strata_cli.model.weights.load import load_model
 from strata_cli.model.weights.stored import StoredModel
 from strata_cli.model.weights.values import first_bad_tensor
+from strata_kernels import compiling
 from strata_kernels.params import HeadParams
 from strata_kernels.table import row_tile
 
@@ -143,6 +144,8 @@ def _assemble(loaded: Loaded, config: EngineConfig, eos: Sequence[int], vocab: i
     decoder, head, kernels = _bind(loaded, vocab, memory, kv, recurrent, buffers)
     q = allocate(memory.drafts, loaded.device).get("q")
     runner = Runner(decoder, head, buffers, recurrent, sampler, q)
+    for what, why in _slow(kernels, loaded.device.type):
+        downgrades.add(what, why)
     planner = Planner(
         spec=config.spec,
         rows=config.row_budget,
@@ -198,6 +201,18 @@ def _bind(
     joined = binder.one(model.mtp.input, weights.mtp.input)
     own = binder.bind(model.mtp.blocks, weights.mtp.blocks)
     return decoder, MtpHead(joined, own, weights.mtp.head, real(model.mtp.head), binder), binder.chosen
+
+
+def _slow(kernels: Mapping[tuple[str, tuple[str, ...]], str], device: str) -> list[tuple[str, str]]:
+    """Formats that this device reads the slow way, a tile of rows at a time, and why; and kernels that are not kept."""
+    slow = [" ".join(read) for (what, read), sibling in kernels.items() if (what, sibling) == ("product", "reference")]
+    found = []
+    if device == "cpu" and slow:
+        why = compiling.fault() or "no compiled routine reads them"
+        found.append(("fast products off", f"weights in {', '.join(slow)} are unpacked a tile at a time: {why}"))
+    elif device == "cpu" and compiling.cache_fault():
+        found.append(("kernel cache off", f"compiled kernels are made anew at each start: {compiling.cache_fault()}"))
+    return found
 
 
 def _blame(weights: ModelWeights) -> str:

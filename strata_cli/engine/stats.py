@@ -23,7 +23,6 @@ class StepStatsWriter:
 
     Args:
         path: the file; written anew, or continued with `append` (a resumed run adds its own header line).
-        header: what StatsHeader holds, by name; the schema is the writer's own.
         warn: called once with the reason when writing is turned off; the reason is also kept in `warning`.
 
     Raises:
@@ -35,7 +34,6 @@ class StepStatsWriter:
     def __init__(
         self,
         path: str | Path,
-        header: Mapping[str, Any],
         *,
         append: bool = False,
         warn: Callable[[str], None] | None = None,
@@ -52,7 +50,11 @@ class StepStatsWriter:
             raise UsageError(
                 f"step statistics cannot be written to {self.path}: {e.strerror}", "--step-stats PATH"
             ) from e
-        self._put(StatsHeader(schema=SCHEMA, **header))
+
+    def begin(self, header: Mapping[str, Any]) -> None:
+        """The header line, once the model is there: what StatsHeader holds, by name, the schema being the writer's."""
+        if self._fd is not None:
+            self._put(StatsHeader(schema=SCHEMA, **header))
 
     def write(self, record: StepRecord) -> None:
         """Write one window's line. Does nothing once writing is off or the writer is closed."""

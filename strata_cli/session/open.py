@@ -1,5 +1,7 @@
 """From a checkpoint whose input has been checked to weights and engines: the one place that calls the builder."""
 
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -116,4 +118,8 @@ def load_model(checkpoint: Checkpoint, config: EngineConfig) -> LoadedModel:
 def load_session(checkpoint: Checkpoint, config: EngineConfig) -> Session:
     """Load the weights of a checkpoint whose input has been checked, and put one engine around them."""
     model = load_model(checkpoint, config)
-    return Session(checkpoint, model.engine(config), model.device)
+    engine = model.engine(config)
+    if os.environ.get("STRATA_DEBUG") == "1":
+        for (what, formats), sibling in engine.parts.kernels.items():
+            print(f"{what:<12} {' '.join(formats):<24} {model.device.name}: {sibling}", file=sys.stderr)
+    return Session(checkpoint, engine, model.device)

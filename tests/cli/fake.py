@@ -80,7 +80,7 @@ class FakeEngine:
     A prompt that ends in "!boom" fails alone after one token. `at_step` is called before each window.
     """
 
-    memory = SimpleNamespace(total_bytes=0)
+    memory = SimpleNamespace(total_bytes=0, as_dict=dict)
     clock = staticmethod(time.perf_counter)
 
     def __init__(self, checkpoint: Checkpoint, config: EngineConfig):

@@ -1,102 +1,13 @@
 """`strata chat` in a real pseudo-terminal, on the scripted engine."""
 
 import json
-import os
 import re
-import shlex
-import signal
 import stat
-import sys
-import termios
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pexpect
 import pytest
 
-ROOT = Path(__file__).parents[2]
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
-PROMPT = "^>"
-UP, CTRL_C, CTRL_D, CTRL_G, CTRL_J, ALT_ENTER, TAB = "\x1b[A", "\x03", "\x04", "\x07", "\n", "\x1b\r", "\t"
-
-
-class Talk:
-    """A running `strata chat`."""
-
-    def __init__(
-        self,
-        args: tuple[str, ...],
-        state: Path,
-        env: dict[str, str],
-        size: tuple[int, int],
-        stdout: Path | None,
-        shell: str,
-    ):
-        command = shlex.join([sys.executable, "-m", "tests.chat_fake", *args])
-        plain = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "VISUAL", "EDITOR")}
-        self.child = pexpect.spawn(
-            "/bin/sh",
-            ["-c", shell.format(command) + (f" > {stdout}" if stdout else "")],
-            cwd=str(ROOT),
-            dimensions=size,
-            encoding="utf-8",
-            timeout=30,
-            env={
-                **plain,
-                "TERM": "xterm",
-                "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}",
-                "PROMPT_TOOLKIT_NO_CPR": "1",
-                "XDG_STATE_HOME": str(state),
-                **env,
-            },
-        )
-        self.raw = ""
-        self._at = 0
-
-    @property
-    def seen(self) -> str:
-        """All that was shown, escapes taken out."""
-        return ESCAPES.sub("", self.raw)
-
-    def type(self, text: str, end: str = "\r") -> None:
-        self.child.send(text + end)
-
-    def until(self, pattern: str) -> str:
-        """What was shown since the last call, up to and with `pattern`."""
-        while not (match := re.compile(pattern, re.MULTILINE).search(self.seen, self._at)):
-            try:
-                self.raw += self.child.read_nonblocking(65536, timeout=30)
-            except (pexpect.EOF, pexpect.TIMEOUT) as end:
-                shown = self.seen[self._at :]
-                raise AssertionError(f"{pattern!r} never came ({type(end).__name__}):\n{shown}") from None
-        shown, self._at = self.seen[self._at : match.end()], match.end()
-        return shown
-
-    def answer(self, text: str, keys: str = "\r") -> str:
-        """Send a message; what was shown until the status line."""
-        self.type(text, keys)
-        return self.until(r"cache [\d,]+")
-
-    def leave(self, keys: str = CTRL_D) -> int:
-        self.child.send(keys)
-        self.child.expect(pexpect.EOF)
-        self.child.close()
-        return self.child.exitstatus
-
-
-@pytest.fixture
-def talk(tmp_path: Path) -> Iterator[Callable[..., Talk]]:
-    started = []
-
-    def start(*args: str, prompt: str = PROMPT, stdout: Path | None = None, shell: str = "exec {}", **env: str) -> Talk:
-        started.append(Talk(("--seed", "7", *args), tmp_path / "state", env, (40, 100), stdout, shell))
-        started[-1].until(prompt)
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.child.close(force=True)
+from tests.cli.talk import ALT_ENTER, CTRL_C, CTRL_G, CTRL_J, PROMPT, TAB, UP, Talk
 
 
 def saved(path: Path) -> list[str]:
@@ -166,67 +77,6 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_came(talk, tmp_path):
     assert asked == "long" and came.startswith("word0 word1 word2 word3") and len(came) < 10_000
     assert json.loads(path.read_text())["messages"][1]["interrupted"] is True
     assert "you said 'next'" in chat.answer("next")
-
-
-def echoes(chat: Talk) -> bool:
-    """Whether the terminal echoes what is typed."""
-    return bool(termios.tcgetattr(chat.child.fileno())[3] & termios.ECHO)
-
-
-def test_nothing_typed_lands_in_a_streaming_answer(talk, tmp_path):
-    chat = talk(FAKE_DELAY_S="0.02")
-    chat.type("long")
-    chat.until("word3")
-    assert not echoes(chat)
-    chat.type("early" + UP, "")
-    chat.until("word9 ")
-    chat.type(CTRL_C, "")
-    streamed = chat.until(r"\(interrupted\)")
-    assert "^" not in streamed and "early" not in streamed
-    words = "".join(part for part in chat.seen.partition("word0")[1:]).split("\n")[0].split()
-    assert len(words) > 9 and words[:-1] == [f"word{i}" for i in range(len(words) - 1)]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_a_killed_chat_gives_the_echo_back(talk, number):
-    chat = talk("long", prompt="word3", FAKE_DELAY_S="0.02")
-    assert not echoes(chat)
-    os.kill(chat.child.pid, number)
-    chat.child.expect(pexpect.EOF)
-    assert echoes(chat)
-    chat.child.close()
-    assert chat.child.signalstatus == number
-
-
-def test_a_chat_that_is_interrupted_twice_gives_the_echo_back(talk):
-    chat = talk("long", prompt="word3", FAKE_DELAY_S="1.5")
-    for _ in range(2):
-        assert not echoes(chat)
-        os.kill(chat.child.pid, signal.SIGINT)
-        time.sleep(0.2)
-    chat.child.expect(pexpect.EOF)
-    assert echoes(chat)
-    chat.child.close()
-    assert chat.child.exitstatus == 130
-
-
-def test_a_suspended_chat_gives_the_echo_back_and_takes_it_again(talk):
-    chat = talk("long", prompt="word3", shell="set -m; {}; stty -a; read go; fg", FAKE_DELAY_S="0.02")
-    assert not echoes(chat)
-    chat.type("\x1a", "")
-    assert re.search(r"(?<!-)\becho\b", chat.until("echoke"))
-    chat.type("", "\r")
-    before = chat.until(r"word\d+ word\d+ word\d+ ")
-    assert "^Z" not in before and not echoes(chat)
-    chat.type(CTRL_C, "")
-    chat.until(r"\(interrupted\)")
-    chat.child.expect(pexpect.EOF)
-    assert echoes(chat)
-
-
-def test_a_chat_in_the_background_leaves_the_terminal_alone(talk):
-    chat = talk("hello", prompt="done", shell="set -m; {} & wait; stty -a; echo done")
-    assert "you said 'hello'" in chat.seen and echoes(chat)
 
 
 @pytest.mark.parametrize("word", ["/exit", "/quit", "/bye"])

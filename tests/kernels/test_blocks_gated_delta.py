@@ -229,7 +229,7 @@ class FailAt(TorchDispatchMode):
 def test_a_window_that_failed_anywhere_is_done_again() -> None:
     p = dataclasses.replace(SHAPES[1], hidden=16, key_dim=8, value_dim=8)
     first = waiting(new_recurrent(p, 3), [2, 0, 1])
-    segments = [segment(2, 9, 2), segment(0, 4, 3)]
+    segments = [segment(2, 9, 2), segment(0, 4, 1)]
     straight = copy_of(first)
     expected = [run(segments, straight, p, layer) for layer in (0, 1)]
     n, failures = 0, 0

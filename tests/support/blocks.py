@@ -56,13 +56,14 @@ class Seats:
         self.tables = np.zeros((self.slots, width), np.int64)
         self.tables[:, :used] = order[: self.slots * used].reshape(self.slots, used)
 
-    def lay(self, segments: Sequence[Segment], padded: int = 0, replay: int = 0) -> Rows:
-        count = sum(s.rows for s in segments)
-        padded = padded or -(-count // TILE) * TILE
-        staging = np.zeros(section_size(padded, self.slots), np.int64)
-        block = torch.from_numpy(staging)
+    def section(self, rows: int) -> Section:
+        staging = np.zeros(section_size(rows, self.slots), np.int64)
         tables = torch.from_numpy(self.tables), self.tables
-        return Section(block, staging, 0, padded, tables, drafts_at=0, chain=0).lay(segments, padded, replay)
+        return Section(torch.from_numpy(staging), staging, 0, rows, tables, drafts_at=0, chain=0)
+
+    def lay(self, segments: Sequence[Segment], padded: int = 0, replay: int = 0) -> Rows:
+        padded = padded or -(-sum(s.rows for s in segments) // TILE) * TILE
+        return self.section(padded).lay(segments, padded, replay)
 
     def place(self, slot: int, position: int) -> int:
         return int(self.tables[slot, position // PAGE_TOKENS]) * PAGE_TOKENS + position % PAGE_TOKENS
@@ -160,14 +161,13 @@ def silu(x: Tensor) -> Tensor:
 
 
 def turn(head: Tensor, position: int, p: AttentionParams) -> Tensor:
-    """RoPE of one head [head_dim] as multiplication of complex numbers."""
+    """RoPE of one head [head_dim], float64, as multiplication of complex numbers."""
     half = p.rotary_dim // 2
-    out = head.clone()
-    for i in range(half):
-        angle = position * p.rope_theta ** (-2 * i / p.rotary_dim)
-        z = complex(head[i], head[i + half]) * complex(math.cos(angle), math.sin(angle))
-        out[i], out[i + half] = z.real, z.imag
-    return out
+    angles = torch.tensor(
+        [position * p.rope_theta ** (-2 * i / p.rotary_dim) for i in range(half)], dtype=torch.float64
+    )
+    z = torch.complex(head[:half], head[half : 2 * half]) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat((z.real, z.imag, head[2 * half :]))
 
 
 def plain_keys(x: Tensor, position: int, w: AttentionWeights, p: AttentionParams) -> tuple[Tensor, Tensor]:
@@ -194,7 +194,7 @@ def plain_attention(
     for head in range(p.heads):
         group = head // (p.heads // p.kv_heads)
         query = turn(q[head], position, p)
-        scores = torch.stack([query @ k for k in keys[p.first_key :, group].double()]) / math.sqrt(p.head_dim)
+        scores = keys[p.first_key :, group].double() @ query / math.sqrt(p.head_dim)
         shares = (scores - scores.max()).exp()
         read = (shares / shares.sum()) @ values[p.first_key :, group].double()
         out.append(read / (1 + (-gate[head]).exp()) if p.gated else read)

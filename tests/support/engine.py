@@ -46,6 +46,11 @@ def engine(directory: Path, *, eos: Sequence[int] = (), pages: int | None = None
     return loaded(directory).engine(EngineConfig(**{"device": "cpu", **settings}), eos, pages=pages)
 
 
+def set_clock(engine: Engine, clock: Callable[[], float]) -> None:
+    """Let the engine read this clock, in seconds, from now on."""
+    engine.clock = engine.seating.clock = clock
+
+
 @dataclass
 class Run:
     """What came of some requests. `hashes[id]`: of the logits rows of its committed tokens, by position. `started`: how
@@ -159,7 +164,9 @@ class ByHand:
         self.hidden = {slot: drawn.hidden[place] for slot, place in places.items()}
         return {slot: drawn.scores[place] for slot, place in places.items()}
 
-    def read(self, slots: Sequence[int], tokens: Sequence[int], captures: Sequence[tuple[int, int]] = ()) -> torch.Tensor:
+    def read(
+        self, slots: Sequence[int], tokens: Sequence[int], captures: Sequence[tuple[int, int]] = ()
+    ) -> torch.Tensor:
         """The same prompt rows for some slots, in one window; scores [n, V] of the first one's."""
         found = self.window([Segment(s, self.lengths[s], tokens, certain=True, captures=captures) for s in slots])
         for slot in slots:

@@ -32,7 +32,7 @@ class StubEngine:
     """Two seats; a request lasts `LENGTH` windows of 10 ms. `hold_s`: nobody is admitted before that time."""
 
     def __init__(self, clock: Clock, hold_s: float = 0.0):
-        self.config, self.ctx, self.memory = EngineConfig(batch=2), 100, SimpleNamespace(total_bytes=0)
+        self.config, self.ctx, self.memory = EngineConfig(batch=2), 100, SimpleNamespace(total_bytes=0, as_dict=dict)
         self.clock = clock
         self.hold_s = clock() + hold_s
         self.waiting: list[str] = []

@@ -14,8 +14,8 @@ strata_cli.app strata_cli.config strata_cli.errors strata_cli.hub strata_cli.set
 strata_cli.batch.journal strata_cli.batch.records strata_cli.batch.results strata_cli.batch.runner
 strata_cli.chat.dialogue strata_cli.chat.turn
 strata_cli.commands.inspect strata_cli.options strata_cli.commands.run strata_cli.demo
-strata_cli.engine.acceptance strata_cli.engine.cache.pages strata_cli.engine.drafters.ngram
-strata_cli.engine.scheduler strata_cli.engine.seeds strata_cli.engine.stats strata_cli.engine.steptime
+strata_cli.engine.planning strata_cli.engine.cache.pages strata_cli.engine.drafters.ngram
+strata_cli.engine.scheduler strata_cli.engine.seeds strata_cli.engine.stats strata_cli.engine.planning.steptime
 strata_cli.engine.types strata_cli.engine.window
 strata_cli.inspect.reader strata_cli.model.config strata_cli.model.memory strata_cli.model.weights.checkpoint
 strata_cli.text.stop strata_cli.text.template strata_cli.text.thinking strata_cli.text.tokenizer
@@ -67,3 +67,23 @@ def test_nothing_private_of_another_package():
 def test_no_dependency_is_pinned_from_above():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert not [line for line in project["dependencies"] if "<" in line or "==" in line or "~" in line]
+
+
+def test_a_class_name_means_one_thing():
+    found: dict[str, set[str]] = {}
+    for root in ("strata_cli", "kernels", "profiles"):
+        for file in sorted((ROOT / root).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, set()).add(str(file.relative_to(ROOT)))
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
+@pytest.mark.parametrize("root", ["strata_cli", "kernels", "profiles", "examples"])
+def test_no_module_is_long(root):
+    long = {
+        str(p.relative_to(ROOT)): n
+        for p in (ROOT / root).rglob("*.py")
+        if (n := len(p.read_bytes().splitlines())) > 400
+    }
+    assert long == {}

@@ -3,7 +3,9 @@
 import json
 import os
 import random
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +18,15 @@ from strata_cli.errors import UsageError
 from tests.scripted_engine import ScriptedEngine
 
 HEADER = {"model": "demo", "profile": None, "config": {"batch": 4}, "version": "0.1.0"}
+
+
+def begun(path: Any, header: Mapping[str, Any], **settings: Any) -> StepStatsWriter:
+    """A writer whose header line is written."""
+    writer = StepStatsWriter(path, **settings)
+    writer.begin(header)
+    return writer
+
+
 # As design section 8 writes them.
 KEYS = (
     "kind t group slots rows drafts verified accepted step_ms slot request prompt L keeps ctx reason ms bucket experts "
@@ -25,7 +36,7 @@ KEYS = (
 
 def test_the_file_has_a_header_and_a_line_a_window(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
-    writer = StepStatsWriter(path, HEADER)
+    writer = begun(path, HEADER)
     records = list(ScriptedEngine(requests=5).records())
     for record in records:
         writer.write(record)
@@ -44,7 +55,7 @@ def test_the_file_has_a_header_and_a_line_a_window(tmp_path: Path) -> None:
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     memory = {"weights": {"int4": 1234}, "reserve": 5}
-    writer = StepStatsWriter(path, {**HEADER, "config": {"mtp": Path("head")}, "memory": memory})
+    writer = begun(path, {**HEADER, "config": {"mtp": Path("head")}, "memory": memory})
     full = StepRecord(
         **{"kind": "mixed", "t": 1.5, "group": 1, "slots": 2, "rows": 9, "drafts": 4, "verified": 3, "accepted": 2},
         **{"step_ms": 2.25, "slot": [0, 3], "request": ["a", "b"], "prompt": [4, 0], "L": [0, 5], "keeps": [1, 3]},
@@ -74,7 +85,7 @@ def test_the_record_names_its_arrays_and_phases() -> None:
 
 def test_every_line_is_there_while_the_run_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
-    writer = StepStatsWriter(path, HEADER)
+    writer = begun(path, HEADER)
     for n, record in enumerate(ScriptedEngine(requests=2).records(), 1):
         writer.write(record)
         assert len(path.read_text().splitlines()) == n + 1
@@ -83,16 +94,16 @@ def test_every_line_is_there_while_the_run_goes_on(tmp_path: Path) -> None:
 
 def test_a_resumed_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
-    StepStatsWriter(path, HEADER).close()
-    StepStatsWriter(path, HEADER, append=True).close()
+    begun(path, HEADER).close()
+    begun(path, HEADER, append=True).close()
     assert [json.loads(line)["schema"] for line in path.read_text().splitlines()] == [2, 2]
-    StepStatsWriter(path, HEADER).close()
+    begun(path, HEADER).close()
     assert len(path.read_text().splitlines()) == 1
 
 
 def test_a_full_disk_turns_it_off_with_one_warning() -> None:
     warnings: list[str] = []
-    writer = StepStatsWriter("/dev/full", HEADER, warn=warnings.append)
+    writer = begun("/dev/full", HEADER, warn=warnings.append)
     for record in ScriptedEngine(requests=2).records():
         writer.write(record)
     writer.close()
@@ -105,7 +116,7 @@ def test_a_reader_that_leaves_turns_it_off(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     warnings: list[str] = []
-    writer = StepStatsWriter(pipe, HEADER, warn=warnings.append)
+    writer = begun(pipe, HEADER, warn=warnings.append)
     assert os.read(reader, 9) == b'{"schema"'
     os.close(reader)
     for record in ScriptedEngine(requests=2).records():
@@ -118,7 +129,7 @@ def test_a_reader_that_lags_is_not_waited_for(tmp_path: Path, monkeypatch: pytes
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    writer = StepStatsWriter(pipe, HEADER)
+    writer = begun(pipe, HEADER)
     records = list(ScriptedEngine(requests=100).records())
     for record in records:  # far more than a pipe holds; a blocking write would hang here
         writer.write(record)
@@ -131,7 +142,7 @@ def test_a_reader_that_lags_is_not_waited_for(tmp_path: Path, monkeypatch: pytes
 
 def test_a_path_that_cannot_be_written_is_refused_before_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be written to .*nowhere"):
-        StepStatsWriter(tmp_path / "nowhere" / "steps.jsonl", HEADER)
+        begun(tmp_path / "nowhere" / "steps.jsonl", HEADER)
 
 
 def test_totals_are_what_the_events_add_up_to() -> None:

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strata_kernels.gated_delta.tables import Table, Views, table, views
-from strata_kernels.norm import in_lanes, l2_norm, rms_norm
+from strata_kernels.gated_delta.tables import DeltaTable, DeltaViews, table, views
+from strata_kernels.norm import in_lanes, in_rows, l2_norm, rms_norm
 from strata_kernels.params import GatedDeltaParams, GatedDeltaWeights
 from strata_kernels.product import product
 from strata_kernels.window import RecurrentPool, Rows
@@ -46,15 +46,16 @@ def gated_delta(
         for held, rows_of in zip(v.held[layer], new):
             held.index_copy_(0, t.held, rows_of)
 
-    k = qk.view(-1, p.key_dim)[t.k_lines]  # [count * H, 1, K] in the order of steps
+    lines = qk.view(-1, p.key_dim)[t.qk_lines]  # [2 * count * H, 1, K]
+    by_step = lines.split(t.qk_sizes)
     turns = zip(
         t.sizes,
-        qk.view(-1, p.key_dim)[t.q_lines].split(t.sizes),
-        k.split(t.sizes),
-        k.mT.split(t.sizes),
+        by_step[::2],
+        by_step[1::2],
+        lines.mT.split(t.qk_sizes)[1::2],
         values[t.rows, t.heads].split(t.sizes),
-        beta[t.rows, t.heads, None].split(t.sizes),
-        decay[t.rows, t.heads, None].split(t.sizes),
+        beta[t.gate_rows, t.gate_heads].split(t.sizes),
+        decay[t.gate_rows, t.gate_heads].split(t.sizes),
     )
     state = v.state[layer][t.states]  # a copy: drafts may yet be rejected
     moved, out, captures = state, [], list(t.captures)
@@ -70,7 +71,7 @@ def gated_delta(
         v.state[layer].index_copy_(0, t.states, torch.where(t.certain, state, v.state[layer][t.states]))
         torch.index_select(seen, 0, t.tails, out=v.conv[layer])
     y = torch.cat(out).view(-1, heads, p.value_dim)[t.out_lines]
-    y = rms_norm(y, w.out_norm, p.eps).view(z.shape).mul_(F.silu(z.float()))
+    y = rms_norm(y, w.out_norm, p.eps).view(z.shape).mul_(in_rows(F.silu, z.float()))
     return product(y.to(x.dtype), [w.out], rows.count).add_(x)
 
 
@@ -84,17 +85,17 @@ def _step(state: Tensor, k: Tensor, column: Tensor, v: Tensor, beta: Tensor, dec
     state.addcmul_(column, delta)
 
 
-def _replay(v: Views, t: Table, layer: int) -> None:
+def _replay(v: DeltaViews, t: DeltaTable, layer: int) -> None:
     """Move each slot's state and convolution columns past its pending rows. Repeatable until the last write."""
     pending = v.pending[layer]
-    over = t.replay_steps >= pending[v.head_slot]  # [replay, S * H, 1, 1]
+    over = t.replay_steps >= pending[v.head_slot]  # [replay, S * H, 1]
     # Past its pending rows a slot reads its first one, which is its own: what others left may not be a number.
     lines = torch.where(over, v.held_lines[0], t.replay_lines)
-    k_lines = torch.where(over.squeeze(-1), v.held_k_lines[0], t.replay_k_lines)
+    k = v.k_lines[layer][torch.where(over, v.held_k_lines[0], t.replay_k_lines)]
+    over = over[..., None]
     beta, decay = v.beta_lines[layer][lines].masked_fill_(over, 0), v.decay_lines[layer][lines].masked_fill_(over, 1)
-    k = v.k_lines[layer][k_lines]
     state = v.state[layer].clone()
-    turns = zip(k.unbind(), k.mT.unbind(), v.v_lines[layer][lines.squeeze(-1)].unbind(), beta.unbind(), decay.unbind())
+    turns = zip(k.unbind(), k.mT.unbind(), v.v_lines[layer][lines].unbind(), beta.unbind(), decay.unbind())
     for k_t, column_t, v_t, beta_t, decay_t in turns:
         _step(state, k_t, column_t, v_t, beta_t, decay_t)
     columns = torch.cat(v.conv_both[layer], 1).flatten(0, 1)

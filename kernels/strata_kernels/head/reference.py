@@ -28,7 +28,7 @@ def head(x: Tensor, draws: Draws, pool: SamplerPool, weights: HeadWeights, param
     p = torch.zeros_like(processed) if draws.distributions else None
     probability = best.clone() if wanted else None
     for manner in draws.manners:
-        _draw(processed, tokens, probability, p, manner, draws, pool)
+        draw(processed, tokens, probability, p, manner, draws, pool)
     return Drawn(hidden, tokens, best, scores, probability, p)
 
 
@@ -72,7 +72,7 @@ def penalize(scores: Tensor, draws: Draws, pool: SamplerPool) -> Tensor:
     return out
 
 
-def _draw(
+def draw(
     scores: Tensor,
     tokens: Tensor,
     probability: Tensor | None,

@@ -23,31 +23,32 @@ class _Counts:
         self.accepted[j] = self.accepted[j] * self.keep + accepted
         self.seen[j] = self.seen[j] * self.keep + 1.0
 
-    def age(self, factor: float) -> None:
-        self.accepted = [x * factor for x in self.accepted]
-        self.seen = [x * factor for x in self.seen]
+    def age(self, keep: float) -> None:
+        self.accepted = [x * keep for x in self.accepted]
+        self.seen = [x * keep for x in self.seen]
 
 
 class AcceptanceTracker:
     """Estimates of conditional acceptance for `slots` slots and chains of up to `depth` drafts.
 
     A slot's estimate at j is its own evidence, shrunk to a prior: the pool's rate at j, moved (in odds) by how the slot
-    differs from the pool at j-1. So a new request starts from the pool, and a slot known to be bad at its first
-    draft is not believed to be good at its third because other slots are.
+    differs from the pool at j-1. So a new request starts from the pool, and a slot known to be bad at its first draft
+    is not believed to be good at its third because other slots are.
     """
 
     def __init__(self, slots: int, depth: int, tuning: Tuning = DEFAULT):
         self.depth, self.tuning = depth, tuning
         self._pool = _Counts(depth, tuning.shared)
         self._slots = [_Counts(depth, tuning.memory) for _ in range(slots)]
-        self._bins = _Counts(tuning.bins, tuning.shared)
-        self._cache: list[tuple[list[float], list[float]] | None] = [None] * slots
+        self._bins = _Counts(tuning.bins, tuning.shared)  # by the drafts' own probabilities, finer near 1
+        self._told, self._untold = 0.0, 1.0  # variance of what drafts do: what probabilities tell of it, and all
+        self._cache: dict[int, tuple[list[float], list[float]]] = {}
         self._windows = 0
 
     def reset(self, slot: int) -> None:
         """A new request took the slot: nothing is known of it but the pool."""
         self._slots[slot] = _Counts(self.depth, self.tuning.memory)
-        self._cache[slot] = None
+        self._cache.pop(slot, None)
 
     def observe(
         self,
@@ -64,25 +65,30 @@ class AcceptanceTracker:
         drafts that looked good would count.
         """
         assert 0 <= accepted <= verified <= self.depth
+        expected = self._estimate(slot)[0]
         for j in range(min(accepted + 1, verified)):
             hit = j < accepted
             self._slots[slot].add(j, hit)
             self._pool.add(j, hit)
             p = probabilities[j] if j < len(probabilities) else None
-            if p is not None:
+            if p is not None and self.tuning.bins:
+                a, keep = expected[j], self._bins.keep
+                self._told = self._told * keep + (hit - a) * (self._of_bin(self._bin(p), a) - a)
+                self._untold = self._untold * keep + a * (1.0 - a)
                 self._bins.add(self._bin(p), hit)
         if dropped is not None and accepted == verified < self.depth:
             self._slots[slot].add(verified, dropped)
             self._pool.add(verified, dropped)
-        self._cache[slot] = None
+        if verified or dropped is not None:
+            self._cache.pop(slot, None)
 
     def tick(self) -> None:
         """A window passed. Evidence ages by windows, never by wall time."""
         self._windows += 1
-        if self._windows % 16 == 0:
+        if self._windows % self.tuning.samples == 0:
             for counts in (*self._slots, self._bins):
-                counts.age(1.0 - 16 / self.tuning.fade)
-            self._cache = [None] * len(self._cache)
+                counts.age(1.0 - self.tuning.samples / self.tuning.fade)
+            self._cache.clear()
 
     def survival(self, slot: int, depth: int) -> list[float]:
         """s_1..s_depth of the slot: never rising, each in 0..1."""
@@ -100,35 +106,46 @@ class AcceptanceTracker:
         """
         return self._of_bin(self._bin(probability), self.conditional(slot, position))
 
+    def worth(self, slot: int, depth: int, row: float, draft: float) -> list[tuple[float, float]]:
+        """What the slot's drafts 1..depth are expected to bring beyond their cost, `draft` for each and `row` for its
+        row: as they are on average, and where those that their probabilities show not to be worth it get no row.
+
+        A draft's chance is taken to be one of two: what it is more by where it holds, it is less by where it does not.
+        """
+        told = max(self._told / self._untold, 0.0) ** 0.5
+        found, high, likely = [], 1.0, 1.0
+        for a, s in zip(*(e[:depth] for e in self._estimate(slot))):
+            high, likely = high * (a + (1.0 - a) * told), likely * a
+            low = (s - likely * high) / (1.0 - likely)
+            good = likely * max(high - row, 0.0) + (1.0 - likely) * max(low - row, 0.0)
+            found.append((max(s - row - draft, 0.0), max(good - draft, 0.0)))
+        return found
+
     def hopeless(self, slot: int, price: float) -> float:
         """The probability below which the slot's drafts hold less often than `price`; 0 where there is none."""
         rate, b = self.conditional(slot, 1), 0
         while b < self.tuning.bins and self._bins.seen[b] and self._of_bin(b, rate) < price:
             b += 1
-        return b / self.tuning.bins
+        return 1.0 - (1.0 - b / self.tuning.bins) ** 2
 
     def _bin(self, probability: float) -> int:
-        return min(int(probability * self.tuning.bins), self.tuning.bins - 1)
+        return min(int((1.0 - (1.0 - min(probability, 1.0)) ** 0.5) * self.tuning.bins), self.tuning.bins - 1)
 
     def _of_bin(self, b: int, prior: float) -> float:
-        seen = self._bins.seen[b]
-        if not seen:
-            return prior
-        weight = seen / (seen + self.tuning.sharpen)
-        return weight * self._bins.accepted[b] / seen + (1.0 - weight) * prior
+        strength = self.tuning.strength
+        return (self._bins.accepted[b] + strength * prior) / (self._bins.seen[b] + strength)
 
     def _estimate(self, slot: int) -> tuple[list[float], list[float]]:
-        cached = self._cache[slot]
-        if cached is not None:
-            return cached
-        own, pool, strength, carry = self._slots[slot], self._pool, self.tuning.strength, self.tuning.carry
+        if slot in self._cache:
+            return self._cache[slot]
+        own, pool, strength = self._slots[slot], self._pool, self.tuning.strength
         conditional, survival = [], []
         shared, ratio, alive = self.tuning.guess, 1.0, 1.0
         for held, seen, pool_held, pool_seen in zip(own.accepted, own.seen, pool.accepted, pool.seen):
             # a position the pool has never reached is taken to be like the one before it
             shared = (pool_held + strength * shared) / (pool_seen + strength)
             odds = shared / (1.0 - shared)
-            prior = odds * ratio**carry
+            prior = odds * ratio
             a = (held + strength * prior / (1.0 + prior)) / (seen + strength)
             ratio = a / (1.0 - a) / odds
             alive *= a
@@ -163,9 +180,9 @@ class CollapseWatch:
             self._best = max(self._best, rate)
             if rate < self.tuning.collapsed * self._best:
                 self._told = True
-                contexts = [ctx for ctx, _ in recent]
+                at = [ctx for ctx, _ in recent]
                 return (
                     f"draft acceptance collapsed: {rate:.0%} of the last {len(recent)} first drafts held "
-                    f"at contexts of {min(contexts)} to {max(contexts)} tokens"
+                    f"at contexts of {min(at)} to {max(at)} tokens; the best so far was {self._best:.0%}"
                 )
         return None

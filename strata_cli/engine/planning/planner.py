@@ -6,14 +6,21 @@ same window, so sampling stays exact; every schedule counts windows, never wall 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
-from typing import Any
+from itertools import accumulate, zip_longest
+from typing import Protocol, Unpack
 
 from strata_cli.engine.planning.acceptance import AcceptanceTracker, CollapseWatch
 from strata_cli.engine.planning.rows import Plan, evaluate, plan_fixed, plan_rows, plan_uniform, seats
-from strata_cli.engine.planning.steptime import StepTimeEstimator, WindowCost
+from strata_cli.engine.planning.steptime import StepTimeEstimator, Times, WindowCost
 from strata_cli.engine.planning.tuning import DEFAULT, Tuning
 from strata_cli.engine.types import REASONS
+
+
+class Seated(Protocol):
+    """What the planner needs of a slot that a request took."""
+
+    @property
+    def index(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +44,8 @@ class SlotView:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Rows of one slot in the window (0 = it sits out), and one of `types.REASONS`.
-
-    `depth`: the drafts that its chain makes at the most; `stop`: a draft whose own probability is below it ends the
-    chain, which then has no more to gain (0: none does).
+    """Rows of one slot in the window (0 = it sits out), and one of `types.REASONS`. `depth`: the most drafts that its
+    chain makes; `stop`: a draft whose own probability is below it ends the chain (0: none does).
     """
 
     L: int
@@ -67,27 +72,18 @@ class Outcome:
     accepted: int
 
 
-class _Memory:
-    """What the planner remembers of one slot's request."""
-
-    def __init__(self, spec: int, window: int, wait: float):
-        self.tried = [window] * spec  # the window in which each position was last verified
-        self.wait = wait  # windows until a position is tried again
-        self.last = 0  # L as last planned; 0: not yet
-
-
 @dataclass(slots=True)
 class _Part:
-    """A slot in this window. `chances`: of the drafts that its chain made, of holding once they are reached."""
+    """A slot in this window. `drafts`: those that its chain made, as far as they count."""
 
     view: SlotView
     survivals: list[float]  # of all drafts that it might make
     choice: Choice = Choice(0, "sitout", 0)
-    probe: int = 0  # the position that is tried, from 1
-    drafts: int = 0  # that its chain made, as far as they count
-    ended: bool = False  # by a draft below the threshold
+    probe: bool = False  # its rows are not as planned, to learn
+    drafts: int = 0
+    ended: bool = False  # the chain, by a draft below the threshold
     probabilities: Sequence[float | None] = ()
-    chances: list[float] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)  # of each draft, to hold once it is reached
 
 
 class Planner:
@@ -124,17 +120,21 @@ class Planner:
         self.steptime = StepTimeEstimator(self.rows, bucket, tuning)
         self._collapse = CollapseWatch(tuning)
         self._window = self._measured = self._turn = 0
-        self._memories = [_Memory(spec, 0, tuning.probe) for _ in range(batch)]
+        self._tried = [[0] * spec for _ in range(batch)]  # the window in which each position was last verified
+        self._last = [0] * batch  # L as last planned; 0: not yet
         self._parts: dict[int, _Part] = {}
-        self._cost: WindowCost | None = None  # by which the window may still be settled otherwise
+        self._cost: WindowCost | None = None  # by which rows are settled; None: as they were chosen
 
-    def admit(self, slot: Any) -> None:
+    def admit(self, slot: Seated) -> None:
         """A new request took the slot."""
         self.acceptance.reset(slot.index)
-        self._memories[slot.index] = _Memory(self.spec, self._window, self.tuning.probe)
+        self._tried[slot.index], self._last[slot.index] = [self._window] * self.spec, 0
 
     def release(self, slot: int) -> None:
         """The slot's request left it."""
+
+    def undo(self, slot: Seated) -> None:
+        """What failed half way taught nothing."""
 
     def choose(self, views: Sequence[SlotView]) -> list[Choice]:
         """Rows for each view, in order: in all at most the budget, none above its limit."""
@@ -154,7 +154,7 @@ class Planner:
 
     def settle(self, made: Mapping[int, Made]) -> dict[int, Choice]:
         """Rows of each slot that was to draft, now that its drafter made so many drafts. What a chain holds behind its
-        first draft below the threshold does not count: so it is the same whether the chain stopped there or ran on.
+        first draft below the threshold does not count: it is the same whether the chain stopped there or ran on.
         """
         parts = list(self._parts.values())
         steps = [self._follow(self._parts[slot], m) for slot, m in made.items()]
@@ -173,85 +173,50 @@ class Planner:
             p.choice = replace(p.choice, L=n, reason=reason)
         return {slot: self._parts[slot].choice for slot in made}
 
-    def record(
-        self,
-        outcomes: Sequence[Outcome],
-        *,
-        depth: int,
-        drafts: int,
-        draft_ms: float | None,
-        verify_ms: float | None,
-        other_ms: float | None,
-        rows: int,
-        ctx_total: int,
-    ) -> None:
-        """One window's outcomes (one per decoding slot) and times in ms.
-
-        The chain had `depth` steps, which made `drafts` drafts in all, verified or not. `rows` before padding. Give
-        None for a part that does not show what a window of decode rows costs: it also carried prompt rows, or was done
-        twice.
-        """
+    def record(self, outcomes: Sequence[Outcome], **times: Unpack[Times]) -> None:
+        """One window's outcomes (one per decoding slot), and what it cost."""
         self._window += 1
         self.acceptance.tick()
         for o in outcomes:
-            if (p := self._parts.get(o.slot)) is None:
+            p = self._parts.get(o.slot)
+            if p is None or not o.L:
                 continue
-            memory, t = self._memories[o.slot], self.tuning
             # a draft that got no row counts by its chance: else only those that looked good would count
             left_out = p.chances[o.verified] if o.verified == o.L - 1 < len(p.chances) else None
-            if o.verified or left_out is not None:
-                self.acceptance.observe(o.slot, o.verified, o.accepted, p.probabilities, left_out)
-            memory.tried[: o.verified] = [self._window] * o.verified
+            self.acceptance.observe(o.slot, o.verified, o.accepted, p.probabilities, left_out)
+            self._tried[o.slot][: o.verified] = [self._window] * o.verified
             if o.verified:
                 self._collapse.observe(p.view.ctx, o.accepted > 0)
-            if p.probe and o.verified >= p.probe and o.accepted >= p.probe - 1:
-                longer = o.accepted < p.probe
-                memory.wait = (
-                    min(memory.wait * 2, t.probe * t.span) if longer else max(memory.wait / 2, t.probe / t.span)
-                )
-        self.steptime.record(
-            rows=rows,
-            depth=depth,
-            drafts=drafts,
-            ctx_total=ctx_total,
-            verify_ms=verify_ms,
-            draft_ms=draft_ms,
-            other_ms=other_ms,
-        )
+        self.steptime.record(**times)
 
     def warning(self) -> str | None:
         """Acceptance collapsed: one line with the figure, once."""
         return self._collapse.warning()
 
     def _adapt(self, parts: list[_Part]) -> None:
-        """Choose for all parts; one that had better sit out is taken from them."""
-        base, leaver = self.steptime.cost(), None
+        """Choose for all parts. One whose context costs more than its share of tokens brings is taken from them, but
+        under "slots" fairness and once it missed too many windows.
+        """
+        base = self.steptime.cost()
         while True:
             cost = replace(base, other=base.other + base.per_ctx * sum(p.view.ctx for p in parts))
             plan = self._plan(parts, cost)
-            leaver = self._leaver(parts, plan, base.per_ctx)
-            if leaver is None:
+            free = [i for i, p in enumerate(parts) if p.view.missed < self.tuning.max_missed]
+            if self.fair != "total" or len(parts) == 1 or not free or not base.per_ctx:
                 break
-            parts.remove(leaver)
+            k = max(free, key=lambda i: parts[i].view.ctx)
+            tokens = 1.0 + sum(parts[k].survivals[: plan.L[k] - 1])
+            if tokens >= plan.value * base.per_ctx * parts[k].view.ctx:
+                break
+            del parts[k]
         for p, n in zip(parts, plan.L):
-            self._memories[p.view.slot].last = n
-        L = self._measure(parts, plan, cost) or self._probe(parts, plan, cost)
-        deepest = 0
-        if L is None and not self.certain:
-            self._cost, deepest = cost, max(plan.L) - 1
-        L = L or plan.L
-        rows, slots = sum(L), len(L)
-        price = (
-            plan.tokens
-            / plan.ms
-            * ((cost.verify[rows] - cost.verify[slots]) / max(rows - slots, 1) + self.tuning.sstep * cost.step)
-        )
-        for k, (p, n) in enumerate(zip(parts, L)):
-            depth, stop = n - 1, self.min_p
-            if deepest and any(self.acceptance._bins.seen) and (n > 1 or self.tuning.ones):
-                depth = min(p.view.limit - 1, max(n - 1, min(deepest + self.tuning.deep, n - 1 + self.tuning.ahead)))
-                stop = max(stop, self.acceptance.hopeless(p.view.slot, self.tuning.stop * price))
-            p.choice = Choice(n, self._reason(parts, k, n, plan, cost), depth, stop)
+            self._last[p.view.slot] = n
+        learning = self._explore(parts, plan, cost)
+        ends = [(n - 1, 0.0) for n in learning or plan.L]
+        if learning is None and not self.certain and self.tuning.bins:
+            self._cost, ends = cost, self._depths(parts, plan, cost)
+        for k, (p, n, (depth, stop)) in enumerate(zip(parts, learning or plan.L, ends)):
+            p.choice = Choice(n, self._reason(parts, k, n, plan, cost), depth, max(stop, self.min_p))
 
     def _best(self, survivals: Sequence[Sequence[float]], limits: Sequence[int], cost: WindowCost) -> Plan:
         chooser = plan_rows if self.plan == "rows" else plan_uniform
@@ -259,88 +224,86 @@ class Planner:
 
     def _plan(self, parts: Sequence[_Part], cost: WindowCost) -> Plan:
         """The best plan, or the last window's if that is all but as good (hysteresis: L does not thrash)."""
-        survivals = [p.survivals for p in parts]
+        survivals, share = [p.survivals for p in parts], self.tuning.stay
         best = self._best(survivals, [p.view.limit for p in parts], cost)
-        last = [self._memories[p.view.slot].last for p in parts]
-        if last == best.L or sum(last) > self.rows or not all(0 < n <= p.view.limit for n, p in zip(last, parts)):
+        last = [self._last[p.view.slot] for p in parts]
+        if sum(last) > self.rows or not all(0 < n <= p.view.limit for n, p in zip(last, parts)):
             return best
-        stay, share = evaluate(last, survivals, cost, self.fair), self.tuning.stay
+        stay = evaluate(last, survivals, cost, self.fair)
         near = best.value * (1 - share) if self.fair == "total" else best.value - len(last) * share
         return stay if stay.value >= near else best
 
-    def _leaver(self, parts: Sequence[_Part], plan: Plan, per_ctx: float) -> _Part | None:
-        """A slot that slows the others down by more than it brings: its context costs more than its share of tokens.
+    def _explore(self, parts: Sequence[_Part], plan: Plan, cost: WindowCost) -> list[int] | None:
+        """L of a window that is run to learn: the best one if what is not known, or not lately, were good news. None
+        where there is nothing, or where even so the plan would stand.
 
-        Under "slots" fairness nobody is left out for this.
+        Good news of a number of rows: it costs no more than fewer do. Of positions left out for long: they hold once
+        they are reached; others whose turn is near come along, as a step of the chain is paid once.
         """
-        free = [(p.view.ctx, -k) for k, p in enumerate(parts) if p.view.missed < self.tuning.max_missed]
-        if self.fair != "total" or len(parts) == 1 or not free or not per_ctx:
-            return None
-        ctx, k = max(free)
-        tokens = 1.0 + sum(parts[-k].survivals[: plan.L[-k] - 1])
-        return parts[-k] if tokens < (1 - self.tuning.leave) * plan.value * per_ctx * ctx else None
-
-    def _measure(self, parts: Sequence[_Part], plan: Plan, cost: WindowCost) -> list[int] | None:
-        """L for a window of as many rows as were not run enough, or not lately; None when all that matters is known."""
-        if self._window < self._measured + self.tuning.measure:
-            return None
-        self._measured = self._window
         survivals, limits = [p.survivals for p in parts], [p.view.limit for p in parts]
-        choices: Sequence[int] = range(len(parts), min(self.rows, sum(limits)) + 1)
-        if self.plan == "uniform":
-            most = self.rows // len(parts)
-            choices = sorted({sum(min(n, limit) for limit in limits) for n in range(1, most + 1)})
-        wanted = self.steptime.wanted(choices)
-        if wanted is None:
-            return None
-        bucket, known = wanted
-        padded = self.steptime.padded
-        L = self._best(survivals, limits, WindowCost([1.0 if b == bucket else inf for b in padded])).L
-        if known:  # is it worth the doubt: would it be the best if it cost no more than fewer rows do?
-            verify = list(cost.verify)
-            verify[sum(L)] = verify[max(padded.index(bucket) - 1, 1)]
-            if evaluate(L, survivals, replace(cost, verify=verify), self.fair).value <= plan.value:
+        bucket, known, verify, padded = 0, False, cost.verify, self.steptime.padded
+        if self._window >= self._measured + self.tuning.measure:
+            self._measured = self._window
+            sums: Sequence[int] = range(len(parts), min(self.rows, sum(limits)) + 1)
+            if self.plan == "uniform":
+                most = self.rows // len(parts)
+                sums = sorted({sum(min(n, limit) for limit in limits) for n in range(1, most + 1)})
+            bucket, known = self.steptime.wanted(sums)
+        if bucket:
+            low = verify[max(padded.index(bucket) - 1, 1)] if known else 1e-3  # all but free
+            verify = [low if b == bucket else ms for b, ms in zip(padded, verify)]
+        else:
+            at = [(self._tried[p.view.slot], n - 1) for p, n in zip(parts, plan.L)]
+            waits = [self._window - tried[j] if j + 1 < m else 0 for (tried, j), m in zip(at, limits)]
+            if max(waits) < self.tuning.probe:
                 return None
-        for p, n in zip(parts, L):
-            p.probe = max(n - 1, 1) if p.view.limit > 1 else 0  # a slot that cannot draft keeps its limit's reason
+            survivals = [[*p.survivals[: n - 1], [1.0, *p.survivals][n - 1]] for p, n in zip(parts, plan.L)]
+            limits = [n + (2 * wait > self.tuning.probe) for n, wait in zip(plan.L, waits)]
+            for (tried, j), wait in zip(at, waits):
+                if wait >= self.tuning.probe:
+                    tried[j] = self._window  # if it would not pay even so, it is put off
+        L = self._best(survivals, limits, replace(cost, verify=verify)).L
+        if plan.L == L or (bucket and padded[sum(L)] != bucket):
+            return None
+        for p, n, planned in zip(parts, L, plan.L):
+            p.probe = n != planned
         return L
 
-    def _probe(self, parts: Sequence[_Part], plan: Plan, cost: WindowCost) -> list[int] | None:
-        """L with positions that were left out for long, for they may have become good: those that would be in the plan
-        if they were sure to be accepted once reached. Others whose turn is near come along: a step is paid once.
+    def _depths(self, parts: Sequence[_Part], plan: Plan, cost: WindowCost) -> list[tuple[int, float]]:
+        """How deep each slot's chain may go, and the probability that ends it: as far as planned, and further where
+        drafts are worth it once their probabilities tell which of them deserve a row.
         """
-        memories = [self._memories[p.view.slot] for p in parts]
-        shares = [
-            (self._window - m.tried[n - 1]) / m.wait if n < p.view.limit else 0.0
-            for m, p, n in zip(memories, parts, plan.L)
-        ]
-        if max(shares) < 1:
-            return None
-        hoped = [[*p.survivals[: n - 1], ([1.0, *p.survivals])[n - 1]] for p, n in zip(parts, plan.L)]
-        L = self._best(hoped, [n + (share > 0.5) for n, share in zip(plan.L, shares)], cost).L
-        for p, m, planned, n in zip(parts, memories, plan.L, L):
-            if n > planned:
-                p.probe = planned
-            elif planned < p.view.limit:
-                m.tried[planned - 1] = self._window  # even so it would not pay: put off
-        return L if any(p.probe for p in parts) else None
+        value, rows, slots = plan.tokens / plan.ms, sum(plan.L), len(parts)
+        row = value * (cost.verify[rows] - cost.verify[slots]) / max(rows - slots, 1)
+        if rows >= self.rows:  # then a row costs what it would bring another slot
+            row = max(row, min((p.survivals[n - 2] for p, n in zip(parts, plan.L) if n > 1), default=0.0))
+        worth = [self.acceptance.worth(p.view.slot, p.view.limit - 1, row, value * cost.draft) for p in parts]
+        ends = []
+        for k in (0, 1):  # without and with their probabilities
+            steps = (sum(w[k] for w in at) - value * cost.step for at in zip_longest(*worth, fillvalue=(0.0, 0.0)))
+            totals = [0.0, *accumulate(steps)]
+            ends.append(totals.index(max(totals)))
+        planned = max(plan.L) - 1
+        deepest = max(planned, min(ends[1], planned + ends[1] - ends[0]))
+        depths = [max(n - 1, sum(told > 0.0 for _, told in w[:deepest])) for n, w in zip(plan.L, worth)]
+        stops = [self.acceptance.hopeless(p.view.slot, row) if depth else 0.0 for depth, p in zip(depths, parts)]
+        return list(zip(depths, stops))
 
     def _follow(self, part: _Part, made: Made) -> int:
-        """Read one slot's chain as far as it counts: its length, and what its drafts are worth by their probabilities."""
-        known = made.probabilities or ()
-        part.probabilities = [*known, *[None] * (made.drafts - len(known))][: made.drafts]
-        part.survivals, part.drafts = list(part.survivals), made.drafts
-        s = part.survivals
-        for j, p in enumerate(part.probabilities):
-            expected = chance = s[j] / s[j - 1] if j else s[0]
+        """Read one slot's chain as far as it counts: its length, and what its drafts are worth."""
+        part.probabilities = [*(made.probabilities or ()), *[None] * made.drafts][: made.drafts]
+        part.drafts, part.survivals, s = made.drafts, [*part.survivals], [1.0, *part.survivals]
+        for j, p in enumerate(part.probabilities, 1):
+            expected = chance = s[j] / s[j - 1]
             if p is not None and self._cost is not None:
-                chance = self.acceptance.sharpened(part.view.slot, j + 1, p)
+                chance = self.acceptance.sharpened(part.view.slot, j, p)
                 s[j:] = [x * chance / expected for x in s[j:]]
             part.chances.append(chance)
             if p is not None and p < part.choice.stop:
-                part.ended = True
-                part.drafts = j if p < self.min_p and not self.certain else j + 1
-                return j + 1
+                part.ended, part.survivals = True, s[1:]
+                part.drafts = j if self.certain or p >= self.min_p else j - 1
+                return j
+        part.survivals = s[1:]
         return made.drafts
 
     def _reason(self, parts: Sequence[_Part], k: int, n: int, plan: Plan, cost: WindowCost) -> str:

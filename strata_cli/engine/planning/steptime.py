@@ -14,9 +14,9 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from operator import mul
 from statistics import median
+from typing import TypedDict
 
 from strata_cli.engine.planning.tuning import DEFAULT, Tuning
 
@@ -41,6 +41,26 @@ class WindowCost:
         return self.verify[rows] + self.chain(depth, drafts) + self.other
 
 
+class Times(TypedDict):
+    """What a window of `rows` rows (before padding) over contexts of `ctx_total` tokens cost in ms; its chain had `depth`
+    steps and made `drafts` drafts, verified or not. None for a part that does not show what a window of decode rows
+    costs: it also carried prompt rows, or was done twice.
+    """
+
+    rows: int
+    depth: int
+    drafts: int
+    ctx_total: int
+    verify_ms: float | None
+    draft_ms: float | None
+    other_ms: float | None
+
+
+def cut(ms: float, expected: float, share: float) -> float:
+    """`ms`, or where it is further than that share from what was expected, that far."""
+    return min(max(ms, expected * (1.0 - share)), expected * (1.0 + share))
+
+
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     """The non-decreasing sequence nearest to `values` in weighted squares (pool adjacent violators)."""
     blocks: list[tuple[float, float, int]] = []  # mean, weight, length
@@ -54,27 +74,24 @@ def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 class _Chain:
-    """start, step and draft by least squares with forgetting, none negative, with a little weight on zero (ridge)."""
+    """start, step and draft by least squares with forgetting, none negative; the guess is worth one window (ridge)."""
 
     def __init__(self, tuning: Tuning):
-        self.tuning = tuning
-        self.xx = [[0.5, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 2.0]]
-        self.xy = [0.0, 0.5, 0.1]
-        self.n = 0
-        self.coefficients = [0.0, 1.0, 0.05]
+        self.tuning, self.keep, self.n = tuning, 1.0 - 1.0 / tuning.shared, 0
+        self.ms = list(tuning.chain_ms)
+        self.xx = [[float(i == j) for j in range(3)] for i in range(3)]
+        self.xy = list(self.ms)
 
     def add(self, depth: int, drafts: int, ms: float) -> None:
-        x, keep = (1.0, depth, drafts), 1.0 - 1.0 / 256
+        x = (1.0, depth, drafts)
         if self.n >= self.tuning.trusted:
-            expected = sum(map(mul, self.coefficients, x))
-            ms = min(max(ms, expected * (1 - self.tuning.unlike)), expected * (1 + self.tuning.unlike))
+            ms = cut(ms, sum(map(mul, self.ms, x)), self.tuning.unlike)
         self.n += 1
         for i, a in enumerate(x):
-            self.xy[i] = self.xy[i] * keep + a * ms
-            self.xx[i] = [old * keep + a * b for old, b in zip(self.xx[i], x)]
-        c = self.coefficients
+            self.xy[i] = self.xy[i] * self.keep + a * ms
+            self.xx[i] = [old * self.keep + a * b for old, b in zip(self.xx[i], x)]
         for i, row in enumerate(self.xx):  # coordinate descent: one round a sample, from the last solution
-            c[i] = max(0.0, (self.xy[i] - sum(map(mul, row, c)) + row[i] * c[i]) / row[i])
+            self.ms[i] = max(0.0, self.ms[i] + (self.xy[i] - sum(map(mul, row, self.ms))) / row[i])
 
 
 @dataclass(slots=True)
@@ -119,7 +136,7 @@ class StepTimeEstimator:
         draft_ms: float | None,
         other_ms: float | None,
     ) -> None:
-        """One window's times in ms; None for a part that is not like others (it carried prompt rows, it failed)."""
+        """One window's times."""
         self._windows += 1
         self._new += 1
         samples = 1
@@ -138,7 +155,7 @@ class StepTimeEstimator:
     def cost(self) -> WindowCost:
         return self._cost
 
-    def wanted(self, choices: Sequence[int]) -> tuple[int, bool] | None:
+    def wanted(self, choices: Sequence[int]) -> tuple[int, bool]:
         """A bucket of these numbers of rows (ascending) that is worth running to learn its cost, and whether it is
         known by now.
 
@@ -146,29 +163,23 @@ class StepTimeEstimator:
         samples are worth; a burst of other work may have spoilt them, and what seems slow is not run by itself.
         """
         buckets = sorted({self.padded[r] for r in choices})
-        known = [b for b in buckets if self._trusted(b)]
-        for b in (buckets[0], buckets[-1]):
-            if b not in known:
+        for b in (buckets[0], buckets[-1], *buckets):
+            if not self._trusted(b):
                 return b, False
-        for a, c in pairwise(known):
-            between = [b for b in buckets if a < b < c] if c > a * self.tuning.near else []
-            if between:
-                return min(between, key=lambda b: (abs(b - (a * c) ** 0.5), -b)), False
-        b = min(known, key=self._due)
-        if self._due(b) > self._windows:
-            return None
+        b = min(buckets, key=lambda b: self._due(self._buckets[b]))
+        if self._due(self._buckets[b]) > self._windows:
+            return 0, False
         self._buckets[b].last = self._windows  # whether it is run then or not
         return b, True
 
     def _trusted(self, b: int) -> bool:
         return b in self._buckets and len(self._buckets[b].ms) >= self.tuning.trusted
 
-    def _due(self, b: int) -> float:
-        return self._buckets[b].last + self.tuning.doubt * len(self._buckets[b].ms)
+    def _due(self, bucket: _Bucket) -> float:
+        return bucket.last + self.tuning.doubt * len(bucket.ms)
 
     def _add(self, bucket: _Bucket, ms: float) -> None:
-        long_ago = bucket.last + self.tuning.doubt * len(bucket.ms) < self._windows
-        if long_ago and bucket.ms and abs(ms / median(bucket.ms) - 1.0) > self.tuning.unlike:
+        if self._due(bucket) < self._windows and bucket.ms and abs(ms / median(bucket.ms) - 1.0) > self.tuning.unlike:
             while len(bucket.ms) > 2:  # the machine became slower or faster since
                 bucket.ms.popleft()
         bucket.ms.append(ms)
@@ -181,14 +192,14 @@ class StepTimeEstimator:
         """
         t = self.tuning
         bucket.seen += 1
-        dx, weight, keep = ctx - bucket.mean_ctx, max(1.0 / bucket.seen, 1.0 / 64), 1.0 - 1.0 / t.shared
+        dx, weight, keep = ctx - bucket.mean_ctx, max(1.0 / bucket.seen, 0.5 / t.samples), 1.0 - 1.0 / t.shared
         if bucket.seen > t.trusted:
             expected = bucket.mean_ms + self.per_ctx * dx
-            ms = min(max(ms, expected * (1 - t.unlike)), expected * (1 + t.unlike))
+            ms = cut(ms, expected, t.unlike)
             self._sxx = self._sxx * keep + dx * dx
             self._sxy = self._sxy * keep + dx * (ms - bucket.mean_ms)
             self._noise = self._noise or (t.unlike * expected) ** 2  # at first the worst that the cut lets through
-            self._noise += ((ms - expected) ** 2 - self._noise) / 64
+            self._noise += ((ms - expected) ** 2 - self._noise) * 0.5 / t.samples
             doubt = t.ctx_sure**2 * self._noise * self._sxx / self._sxy**2 if self._sxy > 0 else 1.0
             self.per_ctx = self._sxy / self._sxx * (1.0 - doubt) if doubt < 1.0 else 0.0
         bucket.mean_ctx += weight * dx
@@ -202,10 +213,10 @@ class StepTimeEstimator:
         noise = 1.48 * median([abs(x / m - 1.0) for m, ms in zip(middle, times) for x in ms] or [0.0])
         counts = [len(ms) for ms in times]
         hoped = [m * (1.0 - min(self.tuning.hope * noise / n**0.5, 0.5)) for m, n in zip(middle, counts)]
-        points = list(zip(known, isotonic(hoped, counts))) or [(1, 20.0)]
+        points = list(zip(known, isotonic(hoped, counts))) or [(1, 1.0)]
         at = {b: _interpolate(points, b) for b in {*self.padded}}
         other = median(self._other) if self._other else 0.0
-        start, step, draft = self._chain.coefficients
+        start, step, draft = self._chain.ms
         return WindowCost([0.0, *(at[b] for b in self.padded[1:])], start, step, draft, other, self.per_ctx)
 
 
