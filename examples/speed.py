@@ -19,7 +19,6 @@ from statistics import median
 from typing import Any
 
 import torch
-
 from safetensors.torch import load_file
 from torch import Tensor
 
