@@ -183,6 +183,17 @@ def get(b: Builder, address: Value) -> Value:
     return load(b, address, VF)
 
 
+@op(floats, i64)
+def get_bf16(b: Builder, address: Value) -> Value:
+    bits = b.zext(load(b, address, ir.VectorType(I16, WIDTH)), VI)
+    return b.bitcast(b.shl(bits, const(VI, 16)), VF)
+
+
+@op(floats, i64)
+def get_f16(b: Builder, address: Value) -> Value:
+    return half(b, load(b, address, ir.VectorType(I16, WIDTH)))
+
+
 @op(floats, i64, i64)
 def get_some(b: Builder, address: Value, count: Value) -> Value:
     """The first `count` lanes, the others 0; nothing outside is read."""

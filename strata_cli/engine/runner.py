@@ -23,7 +23,7 @@ from strata_kernels.window import Rows, Segment
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LaidWindow:
     """A window as it lies in the buffers. `starts`: first row of each ordered share; `firsts`: its first draw; `keep`:
     hidden rows that stay; `known`: slots whose drafts the host wrote.
     """
@@ -81,7 +81,7 @@ class Runner:
         padded = self.buffers.sizes.padded(max(1, len(which)))  # a window may draw nothing: it reads a prompt's middle
         return region.lay(which, padded, manners, penalties, after_drafts)
 
-    def lay(self, plan: WindowPlan, known: Mapping[int, Sequence[int]]) -> Layout:
+    def lay(self, plan: WindowPlan, known: Mapping[int, Sequence[int]]) -> LaidWindow:
         """The verify forward of a plan. known: drafts that the host knows, by slot."""
         segments, starts, firsts = [], [], []
         which: list[tuple[int, int, int, int]] = []
@@ -109,7 +109,7 @@ class Runner:
         draws.distributions = self.q is not None
         if buffers.sizes.ring and keep:
             buffers.keep.host[:, : len(keep)] = np.asarray(keep, np.int64).T
-        return Layout(plan, rows, draws, tuple(starts), tuple(firsts), len(keep), frozenset(known))
+        return LaidWindow(plan, rows, draws, tuple(starts), tuple(firsts), len(keep), frozenset(known))
 
     def _segment(self, share: Share, known: Sequence[int] | None) -> Segment:
         slot, at = share.slot, share.slot.length
@@ -173,14 +173,14 @@ class Runner:
             source = self.buffers.hidden[self.buffers.places_at + place]
             self.buffers.hidden[self.buffers.ring(slot, length - 1)] = source
 
-    def forward(self, layout: Layout) -> Tensor:
+    def forward(self, layout: LaidWindow) -> Tensor:
         """The model over all rows of a window: hidden rows [R, D] before the final norm."""
         if any(s.drafts and s.slot.index not in layout.known for s in layout.plan.busy):
             self._resolve(layout.rows)
         self.buffers.touched.zero_()
         return self.model.forward(layout.rows)
 
-    def judge(self, layout: Layout, x: Tensor) -> Outcomes:
+    def judge(self, layout: LaidWindow, x: Tensor) -> Outcomes:
         """Every row's own draw, and which drafts hold. Nothing before the last lines moves what is committed, so a
         window that fails can be run again.
         """
@@ -202,7 +202,7 @@ class Runner:
         pool.pending.copy_(pending)
         return outcomes
 
-    def _accept(self, layout: Layout, drawn: Drawn, drafts: Tensor) -> Accepted:
+    def _accept(self, layout: LaidWindow, drawn: Drawn, drafts: Tensor) -> Accepted:
         judged = Judged(self._L, self._first, drafts, self.q)
         if self.q is None:
             return accept_coupled(drawn, judged)

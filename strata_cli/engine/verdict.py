@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from torch import Tensor
 
 from strata_cli.engine.life import Life
-from strata_cli.engine.runner import Layout, Outcomes
+from strata_cli.engine.runner import LaidWindow, Outcomes
 from strata_cli.engine.sampling import logprobs
 from strata_cli.engine.types import TokenLogprob
 from strata_cli.engine.window import Share, SlotVerdict
@@ -23,7 +23,7 @@ class Judge:
         self.eos, self.blame = eos, blame
         self.watch: RowWatch | None = None
 
-    def verdicts(self, layout: Layout, outcomes: Outcomes) -> tuple[SlotVerdict, ...]:
+    def verdicts(self, layout: LaidWindow, outcomes: Outcomes) -> tuple[SlotVerdict, ...]:
         """One for each share of the plan, in its order; the tokens join their lives."""
         found = {}
         for share, first in zip(layout.plan.ordered, layout.firsts, strict=True):

@@ -11,7 +11,7 @@ from strata_cli.engine.drafters import Chained, Drafter
 from strata_cli.engine.fuse import Fuse, is_out_of_memory
 from strata_cli.engine.life import Slot
 from strata_cli.engine.planning import Planner, SlotView
-from strata_cli.engine.runner import Layout, Outcomes, Runner
+from strata_cli.engine.runner import LaidWindow, Outcomes, Runner
 from strata_cli.engine.seating import Seating
 from strata_cli.engine.window import Share, WindowPlan
 
@@ -20,7 +20,7 @@ from strata_cli.engine.window import Share, WindowPlan
 class Ran:
     """A window that was verified: how it lay, what the host read of it, what its chains came to."""
 
-    layout: Layout
+    layout: LaidWindow
     outcomes: Outcomes
     chained: Chained
 
@@ -102,7 +102,7 @@ class Windows:
             except (RuntimeError, MemoryError) as error:
                 plan = self._undo(plan, error)
 
-    def _draft(self, plan: WindowPlan) -> tuple[Layout, Chained]:
+    def _draft(self, plan: WindowPlan) -> tuple[LaidWindow, Chained]:
         """One batched chain per drafter for all slots that draft, and the window as it is verified. Everything is laid
         first; how many rows each slot gets is settled before the chains run, or after them where the plan asks.
         """

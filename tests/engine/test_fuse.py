@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from strata_cli.engine.engine import Engine
-from strata_cli.engine.runner import Layout
+from strata_cli.engine.runner import LaidWindow
 from strata_cli.engine.types import Request
 from strata_cli.engine.window import WindowPlan
 from strata_cli.errors import StrataError
@@ -47,7 +47,7 @@ def failing(call: Callable[..., Any], at: int, error: Exception) -> Callable[...
     return wrapped
 
 
-def drafts(layout: Layout) -> bool:
+def drafts(layout: LaidWindow) -> bool:
     return any(share.drafts for share in layout.plan.busy)
 
 
@@ -55,7 +55,7 @@ def drafting_only(call: Callable[..., Any], at: int, error: Exception, behind: b
     """Raises at the `at`-th call whose first argument, a window's layout, has drafts; `behind`: when all is done."""
     count = [0]
 
-    def wrapped(layout: Layout, *args: Any) -> Any:
+    def wrapped(layout: LaidWindow, *args: Any) -> Any:
         count[0] += drafts(layout)
         now = drafts(layout) and count[0] == at
         found = call(layout, *args) if behind or not now else None
@@ -95,7 +95,7 @@ def at_block(number: int, behind: bool = False) -> Inject:
         armed, count = [False], [0]
         forward, bound = e.runner.forward, e.runner.model.blocks[number]
 
-        def arm(layout: Layout) -> Any:
+        def arm(layout: LaidWindow) -> Any:
             armed[0] = drafts(layout)
             return forward(layout)
 
@@ -117,7 +117,7 @@ def at_report(e: Engine, at: int, error: Exception) -> None:
     """Everything of a window with drafts is drawn and judged, then it fails: nothing of it may stay."""
     judge, report, armed, count = e.runner.judge, e.runner._report, [False], [0]
 
-    def arm(layout: Layout, x: Any) -> Any:
+    def arm(layout: LaidWindow, x: Any) -> Any:
         armed[0] = drafts(layout)
         return judge(layout, x)
 
@@ -200,8 +200,8 @@ def test_a_window_that_fails_while_it_also_reads_prompts(name: str, behind: bool
     alone = run(engine(tiny(), spec=0, prefix_cache=False), [first, *late])
     call = getattr(e.runner, name)
 
-    def fails(of: Layout | WindowPlan, *args: Any) -> Any:
-        plan = of.plan if isinstance(of, Layout) else of
+    def fails(of: LaidWindow | WindowPlan, *args: Any) -> Any:
+        plan = of.plan if isinstance(of, LaidWindow) else of
         reads = [share for share in plan.busy if share.read]
         now = any(share.drafts for share in plan.busy) and len(reads) == 2 and e.fuse.why is None
         if now:

@@ -10,7 +10,7 @@ import torch
 
 from strata_cli.config import SamplingParams
 from strata_cli.engine.engine import Engine
-from strata_cli.engine.runner import Layout
+from strata_cli.engine.runner import LaidWindow
 from strata_cli.engine.types import Request
 from tests.support.engine import Run, engine, prompt, run, tiny
 
@@ -142,7 +142,7 @@ class Life:
             count()
             return head(*args, **kwargs)
 
-        def main_forward(layout: Layout) -> Any:
+        def main_forward(layout: LaidWindow) -> Any:
             found = forward(layout)
             if any(share.drafts for share in layout.plan.busy):
                 count()

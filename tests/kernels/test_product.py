@@ -33,16 +33,23 @@ def generator(*seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(hash(seed) % 2**31)
 
 
-def dense_weight(name: str, n: int, k: int) -> tuple[Weight, torch.Tensor]:
-    values = torch.randn(n, k, generator=generator(n, k)).to(DTYPES[name])
+def dense_weight(name: str, n: int, k: int, seed: int = 0) -> tuple[Weight, torch.Tensor]:
+    values = torch.randn(n, k, generator=generator(n, k, seed)).to(DTYPES[name])
     return Weight(name, {"weight": values}, (n, k)), values.double()
 
 
 def packed_weight(
-    bits: int, n: int, k: int, group: int, zero: bool = False, order: bool = False, scales: str = "bf16"
+    bits: int,
+    n: int,
+    k: int,
+    group: int,
+    zero: bool = False,
+    order: bool = False,
+    scales: str = "bf16",
+    seed: int = 0,
 ) -> tuple[Weight, torch.Tensor]:
     """A weight packed by compressed-tensors itself, and its values in double precision."""
-    g = generator(bits, n, k, group)
+    g = generator(bits, n, k, group, seed)
     low, high, groups = -(1 << bits - 1), (1 << bits - 1) - 1, k // group
     codes = torch.randint(low, high + 1, (n, k), generator=g, dtype=torch.int8)
     scale = (torch.rand(n, groups, generator=g) * 0.1 + 0.01).to(DTYPES[scales])
@@ -115,6 +122,17 @@ def test_several_weights_stand_side_by_side_and_padding_rows_are_zero(sibling: M
     narrow = sibling.product(x.bfloat16(), weights, 9)
     assert narrow.dtype == torch.bfloat16
     assert torch.equal(narrow, sibling.product(x.bfloat16().float(), weights, 9).bfloat16())
+
+
+@pytest.mark.parametrize("sibling", SIBLINGS, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_some_rows_of_a_weight_are_those_rows(sibling: ModuleType) -> None:
+    x, ids = torch.randn(12, 96, generator=generator(10)), torch.tensor([130, 0, 7, 64, 7, *range(20, 60)])
+    for weight, values in all_kinds(131, 96):
+        found = sibling.product_at(x, weight, ids, 9)
+        assert distance(found[:9], x[:9].double() @ values[ids].t()) < 2e-6
+        assert not found[9:].any()
+        assert torch.equal(found[8:9], sibling.product_at(x[8:9], weight, ids, 1))
+        assert torch.equal(sibling.lookup(weight, ids), values[ids].float())
 
 
 @pytest.mark.skipif(len(SIBLINGS) == 1, reason="no compiled kernels here")

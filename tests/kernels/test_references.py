@@ -1,10 +1,12 @@
 """Norms, and elementwise functions whose bits do not depend on the number of rows."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from strata_kernels.norm import in_lanes, l2_norm, rms_norm
+from strata_kernels.norm import in_lanes, in_rows, l2_norm, rms_norm
 from tests.support.blocks import randn
 
 
@@ -35,3 +37,28 @@ def test_rows_of_an_elementwise_function_do_not_know_their_number(function, widt
     assert torch.equal(rolled, whole.roll(3, 0))
     wide = F.pad(x, (2, 5))[:, 2 : 2 + width]  # columns of a wider tensor
     assert torch.equal(in_lanes(function, wide), whole)
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    """Threads among which eight rows are not divided evenly."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("function", [torch.sigmoid, F.softplus, F.silu])
+@pytest.mark.parametrize("width", [1000, 2048, 4096, 6006, 40_000])
+@pytest.mark.usefixtures("three_threads")
+def test_threads_that_share_a_large_tensor_change_no_bit(function, width: int) -> None:
+    x = randn(40, width, seed=width) * 3
+    wide = F.pad(x, (2, 5))[:, 2 : 2 + width]
+    whole, columns = in_lanes(function, x), in_rows(function, wide)
+    assert torch.allclose(whole.double(), function(x.double()), atol=1e-5, rtol=1e-5)
+    assert torch.allclose(columns, whole, atol=1e-5, rtol=1e-5)
+    for start, stop in ((0, 8), (8, 24), (16, 40)):
+        assert torch.equal(in_lanes(function, x[start:stop]), whole[start:stop])
+        assert torch.equal(in_rows(function, wide[start:stop]), columns[start:stop])
+    heads = wide.unflatten(1, (2, -1))
+    assert torch.equal(in_rows(function, heads[:, 1:])[8:16], in_rows(function, heads[8:16, 1:]))

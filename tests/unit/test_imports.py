@@ -14,8 +14,8 @@ strata_cli.app strata_cli.config strata_cli.errors strata_cli.hub strata_cli.set
 strata_cli.batch.journal strata_cli.batch.records strata_cli.batch.results strata_cli.batch.runner
 strata_cli.chat.dialogue strata_cli.chat.turn
 strata_cli.commands.inspect strata_cli.options strata_cli.commands.run strata_cli.demo
-strata_cli.engine.acceptance strata_cli.engine.cache.pages strata_cli.engine.drafters.ngram
-strata_cli.engine.scheduler strata_cli.engine.seeds strata_cli.engine.stats strata_cli.engine.steptime
+strata_cli.engine.planning strata_cli.engine.cache.pages strata_cli.engine.drafters.ngram
+strata_cli.engine.scheduler strata_cli.engine.seeds strata_cli.engine.stats strata_cli.engine.planning.steptime
 strata_cli.engine.types strata_cli.engine.window
 strata_cli.inspect.reader strata_cli.model.config strata_cli.model.memory strata_cli.model.weights.checkpoint
 strata_cli.text.stop strata_cli.text.template strata_cli.text.thinking strata_cli.text.tokenizer

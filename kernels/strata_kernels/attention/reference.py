@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strata_kernels.attention.tables import Table, Views, split_of, table, views
+from strata_kernels.attention.tables import AttentionTable, KVViews, split_of, table, views
 from strata_kernels.layout import QUERY_TILE
-from strata_kernels.norm import LANES, rms_norm
+from strata_kernels.norm import LANES, in_rows, rms_norm
 from strata_kernels.params import AttentionParams, AttentionWeights
 from strata_kernels.product import product
 from strata_kernels.window import KVPool, Rows
@@ -27,11 +27,11 @@ def attention(
         held.index_copy_(0, t.places, new.to(held.dtype))
     out = _attend(qk, v, t, layer, p)
     if p.gated:
-        out.mul_(torch.sigmoid(proj[:, 1 : 2 * p.heads : 2]))
+        out.mul_(in_rows(torch.sigmoid, proj[:, 1 : 2 * p.heads : 2]))
     return product(out.view(-1, p.heads * p.head_dim).to(x.dtype), [w.out], rows.count).add_(x)
 
 
-def _attend(qk: Tensor, views: Views, t: Table, layer: int, p: AttentionParams) -> Tensor:
+def _attend(qk: Tensor, views: KVViews, t: AttentionTable, layer: int, p: AttentionParams) -> Tensor:
     """Softmax attention of each tile's rows over its slot's pages, [R, H, D], one fixed split of keys after the other.
 
     Online softmax over splits (Milakov and Gimelshein, 2018), float32 throughout. More splits than a row needs change

@@ -16,7 +16,7 @@ KEPT = 1 << 22  # scores of a forward up to which their masks are kept for the n
 
 
 @dataclass(slots=True)
-class Views:
+class KVViews:
     """Of a pool, for its life; tuples by layer. H, G query and kv heads."""
 
     k: tuple[Tensor, ...]  # [N * PAGE_TOKENS, G, D]
@@ -33,7 +33,7 @@ class Views:
     head_lines: Tensor  # [H] first line of each head in its tile
 
 
-def views(pool: KVPool, p: AttentionParams) -> Views:
+def views(pool: KVPool, p: AttentionParams) -> KVViews:
     key = ("attention", p)
     if key not in pool.cache:
         layers, pages, page, groups, dim = pool.k.shape
@@ -43,7 +43,7 @@ def views(pool: KVPool, p: AttentionParams) -> Views:
         rates = 1.0 / p.rope_theta ** (angle / p.rotary_dim)
         dims = torch.arange(dim, device=device)
         cells, lines = (layers, pages * page, groups, dim), (layers, pages * page * groups, dim)
-        pool.cache[key] = Views(
+        pool.cache[key] = KVViews(
             k=pool.k.view(cells).unbind(),
             v=pool.v.view(cells).unbind(),
             k_lines=pool.k.view(lines).unbind(),
@@ -58,7 +58,7 @@ def views(pool: KVPool, p: AttentionParams) -> Views:
             head_lines=every[:heads] * QUERY_TILE,
         )
     found = pool.cache[key]
-    assert isinstance(found, Views)
+    assert isinstance(found, KVViews)
     return found
 
 
@@ -96,7 +96,7 @@ def _fixed(rows: Rows, p: AttentionParams) -> Fixed:
 
 
 @dataclass(slots=True)
-class Table:
+class AttentionTable:
     """Of a forward, for all its layers."""
 
     fixed: Fixed
@@ -108,7 +108,7 @@ class Table:
     masks: dict[int, tuple[Tensor, Tensor]] | None  # kept, where that is not too much
 
 
-def table(rows: Rows, pool: KVPool, p: AttentionParams) -> Table:
+def table(rows: Rows, pool: KVPool, p: AttentionParams) -> AttentionTable:
     key = ("attention", p)
     if key not in rows.cache:
         v, fixed = views(pool, p), _fixed(rows, p)
@@ -119,7 +119,7 @@ def table(rows: Rows, pool: KVPool, p: AttentionParams) -> Table:
         place = torch.add(index % PAGE_TOKENS, page, alpha=PAGE_TOKENS)
         lines = torch.add(v.groups, place[:, None], alpha=p.kv_heads)  # [S, G, keys]
         before = fixed.tile_of // QUERY_TILE
-        rows.cache[key] = Table(
+        rows.cache[key] = AttentionTable(
             fixed=fixed,
             cos=angles.cos(),
             sin=angles.sin(),
@@ -129,11 +129,11 @@ def table(rows: Rows, pool: KVPool, p: AttentionParams) -> Table:
             masks={} if fixed.limits.numel() * fixed.numbers.numel() <= KEPT else None,
         )
     found = rows.cache[key]
-    assert isinstance(found, Table)
+    assert isinstance(found, AttentionTable)
     return found
 
 
-def split_of(t: Table, split: int) -> tuple[Tensor, Tensor]:
+def split_of(t: AttentionTable, split: int) -> tuple[Tensor, Tensor]:
     """Lines of the pool that each tile reads, [T * G, SPAN], and MASKED where a row does not see one, 0 elsewhere,
     [T * G, ratio * QUERY_TILE, SPAN].
     """

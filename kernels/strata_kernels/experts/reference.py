@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strata_kernels.norm import rms_norm
+from strata_kernels.norm import in_rows, rms_norm
 from strata_kernels.params import ExpertsParams, ExpertsWeights
 from strata_kernels.product import expert_products, product
 from strata_kernels.window import Rows
@@ -28,7 +28,7 @@ def experts(x: Tensor, rows: Rows, pool: Tensor, layer: int, weights: ExpertsWei
         _touch(pool, rows, layer, chosen)
         total = expert_products(h, chosen, shares, w.bank, rows.count)
     if w.down is not None:
-        hidden = F.silu(parts["gate"]).mul_(parts["up"])
+        hidden = in_rows(F.silu, parts["gate"]).mul_(parts["up"])
         if params.shared_gated:
             # One column of a wider tensor: no row's is computed as part of a vector.
             hidden.mul_(torch.sigmoid(parts["shared_gate"]))

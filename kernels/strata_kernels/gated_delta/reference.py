@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strata_kernels.gated_delta.tables import Table, Views, table, views
-from strata_kernels.norm import in_lanes, l2_norm, rms_norm
+from strata_kernels.gated_delta.tables import DeltaTable, DeltaViews, table, views
+from strata_kernels.norm import in_lanes, in_rows, l2_norm, rms_norm
 from strata_kernels.params import GatedDeltaParams, GatedDeltaWeights
 from strata_kernels.product import product
 from strata_kernels.window import RecurrentPool, Rows
@@ -71,7 +71,7 @@ def gated_delta(
         v.state[layer].index_copy_(0, t.states, torch.where(t.certain, state, v.state[layer][t.states]))
         torch.index_select(seen, 0, t.tails, out=v.conv[layer])
     y = torch.cat(out).view(-1, heads, p.value_dim)[t.out_lines]
-    y = rms_norm(y, w.out_norm, p.eps).view(z.shape).mul_(F.silu(z.float()))
+    y = rms_norm(y, w.out_norm, p.eps).view(z.shape).mul_(in_rows(F.silu, z.float()))
     return product(y.to(x.dtype), [w.out], rows.count).add_(x)
 
 
@@ -85,7 +85,7 @@ def _step(state: Tensor, k: Tensor, column: Tensor, v: Tensor, beta: Tensor, dec
     state.addcmul_(column, delta)
 
 
-def _replay(v: Views, t: Table, layer: int) -> None:
+def _replay(v: DeltaViews, t: DeltaTable, layer: int) -> None:
     """Move each slot's state and convolution columns past its pending rows. Repeatable until the last write."""
     pending = v.pending[layer]
     over = t.replay_steps >= pending[v.head_slot]  # [replay, S * H, 1]

@@ -10,7 +10,7 @@ from strata_kernels.window import RecurrentPool, Rows
 
 
 @dataclass(slots=True)
-class Views:
+class DeltaViews:
     """Of a pool, for its life; tuples by layer. S slots, H value heads, G key heads, w = kernel - 1, `rows` held rows
     a slot; the heads of all slots are one dimension, S * H.
     """
@@ -36,7 +36,7 @@ class Views:
     conv_slot: Tensor  # [S * w]
 
 
-def views(pool: RecurrentPool, p: GatedDeltaParams) -> Views:
+def views(pool: RecurrentPool, p: GatedDeltaParams) -> DeltaViews:
     if "gated_delta" not in pool.cache:
         slots, rows = pool.k.shape[1:3]
         width, device = p.kernel - 1, pool.k.device
@@ -57,7 +57,7 @@ def views(pool: RecurrentPool, p: GatedDeltaParams) -> Views:
         cells = slot * rows + count(rows)[:, None, None]  # [rows, S, H]
         held = (pool.k, pool.v, pool.beta, pool.decay, pool.conv_rows)
         ones = torch.ones(p.key_heads, 1, device=device)
-        pool.cache["gated_delta"] = Views(
+        pool.cache["gated_delta"] = DeltaViews(
             pending=pool.pending.unbind(),
             state=flat(pool.state, 2),
             conv=flat(pool.conv, 2),
@@ -79,12 +79,12 @@ def views(pool: RecurrentPool, p: GatedDeltaParams) -> Views:
             conv_slot=count(slots).repeat_interleave(width),
         )
     found = pool.cache["gated_delta"]
-    assert isinstance(found, Views)
+    assert isinstance(found, DeltaViews)
     return found
 
 
 @dataclass(slots=True)
-class Table:
+class DeltaTable:
     """Of a forward, for all its layers. Slots with rows, n of them, are ranked by their number of rows, so those that
     take a step are the first ones; `sizes[t]` heads of them take step t. "seen" are the convolution's columns:
     [S * w] of the slots, then [R] of the rows.
@@ -109,7 +109,7 @@ class Table:
     replay_k_lines: Tensor  # [replay, S * H, 1]
 
 
-def table(rows: Rows, pool: RecurrentPool, p: GatedDeltaParams) -> Table:
+def table(rows: Rows, pool: RecurrentPool, p: GatedDeltaParams) -> DeltaTable:
     if "gated_delta" not in rows.cache:
         v, width, slots = views(pool, p), p.kernel - 1, rows.first.shape[0]
         old = slots * width  # columns of "seen" before the rows' own
@@ -135,7 +135,7 @@ def table(rows: Rows, pool: RecurrentPool, p: GatedDeltaParams) -> Table:
         states = (order[:active, None] * heads + v.head).view(-1)
         column = rows.steps[:, None] + torch.arange(p.kernel, device=device)
         begin = torch.arange(rows.padded, device=device) - rows.steps
-        rows.cache["gated_delta"] = Table(
+        rows.cache["gated_delta"] = DeltaTable(
             sizes=sizes,
             taps=seen(rows.slots[:, None], begin[:, None], column),
             qk_lines=torch.cat([lines for pair in pairs for lines in pair]),
@@ -158,5 +158,5 @@ def table(rows: Rows, pool: RecurrentPool, p: GatedDeltaParams) -> Table:
             replay_k_lines=v.held_k_lines[1][: rows.replay],
         )
     found = rows.cache["gated_delta"]
-    assert isinstance(found, Table)
+    assert isinstance(found, DeltaTable)
     return found

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 LANES = 32  # floats that are computed as vectors; the rest of a tensor goes through scalar code and rounds otherwise
+GRAIN = 1 << 15  # what one thread does of an elementwise function; torch cuts more than that by the number of threads
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -21,7 +23,25 @@ def l2_norm(x: Tensor, scale: Tensor) -> Tensor:
 
 def in_lanes(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """function(x), elementwise, of x [R, W] with R a multiple of 8, each number as part of a whole vector."""
-    if x.numel() % LANES == 0:
-        return function(x.contiguous())
     width = x.shape[1]
-    return function(F.pad(x, (0, -width % LANES)))[:, :width]
+    if x.numel() % LANES:
+        return in_lanes(function, F.pad(x, (0, -width % LANES)))[:, :width]
+    flat = x.contiguous()
+    if _whole(flat):
+        return function(flat)
+    return torch.cat([function(piece) for piece in flat.view(-1).split(GRAIN)]).view(-1, width)
+
+
+def in_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """function(x), elementwise, of some columns of a wider tensor, x [R, ...]: every row in the same vectors and tails.
+
+    The bits of a column depend on its number alone.
+    """
+    if _whole(x):
+        return function(x)
+    return torch.cat([function(piece) for piece in x.split(max(1, GRAIN // x[0].numel()))])
+
+
+def _whole(x: Tensor) -> bool:
+    """Nobody cuts it in the middle of a vector."""
+    return x.numel() <= GRAIN or x.device.type != "cpu"

@@ -51,6 +51,8 @@ from strata_kernels.vectors import (
     f32_at,
     fma,
     get,
+    get_bf16,
+    get_f16,
     get_ints,
     get_some,
     i32_at,
@@ -70,9 +72,14 @@ _eight = rows_tile(8, 1)
 WIDE = MOST_ROWS == 8
 
 
+NUMBERS = WIDTH * BYTES  # places in the scratch: numbers of a panel's rows, the panel, the scales of its rows
+PANEL = NUMBERS + 2 * WIDTH * 8
+SCALES = PANEL + BLOCK * PANEL_STRIDE
+
+
 def product_scratch(groups: int) -> int:
-    """Bytes that `multiply` works in: a transposed tile, a panel, the scales of its rows."""
-    return WIDTH * BYTES + BLOCK * PANEL_STRIDE + 2 * (groups + 1) * PANEL_STRIDE
+    """Bytes that `multiply` works in."""
+    return SCALES + 2 * (groups + 1) * PANEL_STRIDE
 
 
 def bank_scratch(rows: int, ranks: int, count: int, hidden: int, inner: int, groups: int) -> int:
@@ -90,20 +97,44 @@ def float_at(address: int, kind: int) -> float:
     return bf16_at(address) if kind == BF16 else f16_at(address)
 
 
+@kernel(void(i64, i64, i64))
+def copy_floats(source: int, to: int, many: int) -> None:
+    """`many` floats."""
+    for i in range(0, many, WIDTH):
+        put_some(to + i * 4, get_some(source + i * 4, many - i), many - i)
+
+
+@kernel(void(i64, i64, i64, i64))
+def widen(source: int, kind: int, to: int, many: int) -> None:
+    """`many` stored floats as float32."""
+    if kind == F32:
+        copy_floats(source, to, many)
+        return
+    whole = many // WIDTH * WIDTH
+    for i in range(0, whole, WIDTH):
+        put(to + i * 4, get_bf16(source + i * 2) if kind == BF16 else get_f16(source + i * 2))
+    for i in range(whole, many):
+        set_f32(to + i * 4, float_at(source + i * 2, kind))
+
+
 @kernel(void(i64, i64, i64, i64, i64, i64, i64, i64))
-def dense_panel(kind: int, base: int, stride: int, last: int, start: int, many: int, panel: int, scratch: int) -> None:
-    """Columns start..start + many of WIDTH rows of plain floats, a vector each PANEL_STRIDE."""
+def dense_panel(
+    kind: int, base: int, stride: int, numbers: int, start: int, many: int, panel: int, scratch: int
+) -> None:
+    """Columns start..start + many of WIDTH rows of plain floats, a vector each PANEL_STRIDE. numbers: int64 [WIDTH] of
+    the rows.
+    """
     size = 4 if kind == F32 else 2
     if kind != F32 and (many & 1 or start & 1):  # no whole words
         for lane in range(WIDTH):
-            row = base + min(lane, last) * stride
+            row = base + i64_at(numbers + lane * 8) * stride
             for k in range(many):
                 set_f32(panel + k * PANEL_STRIDE + lane * 4, float_at(row + (start + k) * size, kind))
         return
     words = many * size // 4
     for word in range(0, words, WIDTH):
         here = min(WIDTH, words - word)
-        columns(base + start * size + word * 4, stride, last, here, scratch)
+        columns(base + start * size + word * 4, stride, numbers, here, scratch)
         for j in range(here):
             column = get_ints(scratch + j * BYTES)
             if kind == F32:
@@ -114,19 +145,19 @@ def dense_panel(kind: int, base: int, stride: int, last: int, start: int, many: 
                 f16_word(column, panel + (word + j) * 2 * PANEL_STRIDE)
 
 
-@kernel(void(i64, i64, i64, i64, i64))
-def scale_panels(weight: int, row: int, last: int, scales: int, scratch: int) -> None:
+@kernel(void(i64, i64, i64, i64))
+def scale_panels(weight: int, numbers: int, scales: int, scratch: int) -> None:
     """Scales of WIDTH rows at `scales`, a vector each PANEL_STRIDE for a group, and behind each its -zero * scale."""
     groups, bits = i64_at(weight + GROUPS * 8), 4 if i64_at(weight + KIND * 8) == INT4 else 8
     kind, stride = i64_at(weight + SCALE_KIND * 8), i64_at(weight + SCALE_STRIDE * 8)
-    dense_panel(kind, i64_at(weight + SCALE * 8) + row * stride, stride, last, 0, groups, scales, scratch)
+    dense_panel(kind, i64_at(weight + SCALE * 8), stride, numbers, 0, groups, scales, scratch)
     zero, zero_stride = i64_at(weight + ZERO * 8), i64_at(weight + ZERO_STRIDE * 8)
     offset = all_lanes(-8.0 if bits == 4 else -128.0)
     for g in range(groups):
         at = scales + g * PANEL_STRIDE
         if zero:
             for lane in range(WIDTH):
-                n = row + min(lane, last)
+                n = i64_at(numbers + lane * 8)
                 word = i32_at(zero + n * bits // 32 * zero_stride + g * 4)
                 code = (word >> (n * bits & 31)) & ((1 << bits) - 1)
                 set_f32(scratch + lane * 4, -float(code))
@@ -135,20 +166,18 @@ def scale_panels(weight: int, row: int, last: int, scales: int, scratch: int) ->
             put(at + BYTES, offset * get(at))
 
 
-@kernel(void(i64, i64, i64, i64, i64, i64, i64, i64))
-def integer_panel(
-    weight: int, row: int, last: int, start: int, many: int, panel: int, scales: int, scratch: int
-) -> None:
+@kernel(void(i64, i64, i64, i64, i64, i64, i64))
+def integer_panel(weight: int, numbers: int, start: int, many: int, panel: int, scales: int, scratch: int) -> None:
     """Columns start..start + many of WIDTH rows of packed integers."""
     kind, stride = i64_at(weight + KIND * 8), i64_at(weight + STRIDE * 8)
     per = 8 if kind == INT4 else 4
-    base = i64_at(weight + WEIGHT * 8) + row * stride + start // per * 4
+    base = i64_at(weight + WEIGHT * 8) + start // per * 4
     group = i64_at(weight + IN * 8) // i64_at(weight + GROUPS * 8)
     order = i64_at(weight + ORDER * 8)
     words = (many + per - 1) // per
     for word in range(0, words, WIDTH):
         here = min(WIDTH, words - word)
-        columns(base + word * 4, stride, last, here, scratch)
+        columns(base + word * 4, stride, numbers, here, scratch)
         for j in range(here):
             column = get_ints(scratch + j * BYTES)
             k = (word + j) * per
@@ -169,58 +198,101 @@ def integer_panel(
                     int8_word(column, at, at + BYTES, to)
 
 
-@kernel(void(i64, i64, i64, i64, i64, i64, i64, i64, i64))
+@kernel(void(i64, i64, i64, i64, i64, i64, i64, i64, i64, i64))
 def tiles(
-    x: int, x_stride: int, rows: int, panel: int, many: int, out: int, out_stride: int, lanes: int, first: int
+    x: int,
+    x_stride: int,
+    rows: int,
+    panel: int,
+    stride: int,
+    many: int,
+    out: int,
+    out_stride: int,
+    lanes: int,
+    first: int,
 ) -> None:
-    """Rows of x times a panel, as many beside each other as there are."""
+    """out [rows, lanes] = x [rows, many] times a panel [many, lanes], added to what is there unless first; as many rows
+    beside each other as there are.
+    """
     r = 0
     if WIDE:
         while rows - r >= 8:
-            _eight(x + r * x_stride, x_stride, panel, many, out + r * out_stride, out_stride, lanes, first)
+            to = out + r * out_stride
+            _eight(x + r * x_stride, x_stride, panel, stride, many, to, out_stride, lanes, first)
             if lanes > WIDTH:
-                at = out + r * out_stride + BYTES
-                _eight(x + r * x_stride, x_stride, panel + BYTES, many, at, out_stride, lanes - WIDTH, first)
+                to, more = to + BYTES, lanes - WIDTH
+                _eight(x + r * x_stride, x_stride, panel + BYTES, stride, many, to, out_stride, more, first)
             r += 8
     while rows - r >= 4:
-        _four(x + r * x_stride, x_stride, panel, many, out + r * out_stride, out_stride, lanes, first)
+        to = out + r * out_stride
+        _four(x + r * x_stride, x_stride, panel, stride, many, to, out_stride, lanes, first)
         if not WIDE and lanes > WIDTH:
-            at = out + r * out_stride + BYTES
-            _four(x + r * x_stride, x_stride, panel + BYTES, many, at, out_stride, lanes - WIDTH, first)
+            to, more = to + BYTES, lanes - WIDTH
+            _four(x + r * x_stride, x_stride, panel + BYTES, stride, many, to, out_stride, more, first)
         r += 4
-    while rows - r >= 2:
-        _two(x + r * x_stride, x_stride, panel, many, out + r * out_stride, out_stride, lanes, first)
+    if rows - r >= 2:
+        _two(x + r * x_stride, x_stride, panel, stride, many, out + r * out_stride, out_stride, lanes, first)
         r += 2
     if rows - r:
-        _one(x + r * x_stride, x_stride, panel, many, out + r * out_stride, out_stride, lanes, first)
+        _one(x + r * x_stride, x_stride, panel, stride, many, out + r * out_stride, out_stride, lanes, first)
 
 
 @kernel(void(i64, i64, i64, i64, i64, i64, i64, i64, i64))
 def multiply(
-    x: int, x_stride: int, rows: int, weight: int, begin: int, end: int, out: int, out_stride: int, scratch: int
+    x: int, x_stride: int, rows: int, weight: int, ids: int, many_ids: int, out: int, out_stride: int, scratch: int
 ) -> None:
-    """out [rows, end - begin] = x [rows, in] times rows begin..end of a weight. `scratch`: of `product_scratch`."""
-    kind, outs, ins = i64_at(weight + KIND * 8), i64_at(weight + OUT * 8), i64_at(weight + IN * 8)
+    """out [rows, out of the weight] = x [rows, in] times the weight, or those `many_ids` of its rows that ids (int64)
+    name, where ids is not 0. `scratch`: of `product_scratch` bytes.
+    """
+    kind, ins = i64_at(weight + KIND * 8), i64_at(weight + IN * 8)
+    outs = many_ids if ids else i64_at(weight + OUT * 8)
     base, stride = i64_at(weight + WEIGHT * 8), i64_at(weight + STRIDE * 8)
-    panel = scratch + WIDTH * BYTES
-    scales = panel + BLOCK * PANEL_STRIDE
+    numbers, panel, scales = scratch + NUMBERS, scratch + PANEL, scratch + SCALES
     scale_size = (i64_at(weight + GROUPS * 8) + 1) * PANEL_STRIDE
-    for n in range(begin, end, 2 * WIDTH):
-        lanes = min(2 * WIDTH, end - n)
+    for n in range(0, outs, 2 * WIDTH):
+        lanes = min(2 * WIDTH, outs - n)
+        for i in range(2 * WIDTH):  # behind the last row, that one
+            row = min(n + i, outs - 1)
+            set_i64(numbers + i * 8, i64_at(ids + row * 8) if ids else row)
         if kind >= INT4:
             for u in range(0, lanes, WIDTH):
-                scale_panels(weight, n + u, outs - 1 - n - u, scales + u // WIDTH * scale_size, scratch)
+                scale_panels(weight, numbers + u * 8, scales + u // WIDTH * scale_size, scratch)
         for start in range(0, ins, BLOCK):
             many = min(BLOCK, ins - start)
             for u in range(0, lanes, WIDTH):
-                to, last = panel + u * 4, outs - 1 - n - u
                 if kind >= INT4:
                     at = scales + u // WIDTH * scale_size
-                    integer_panel(weight, n + u, last, start, many, to, at, scratch)
+                    integer_panel(weight, numbers + u * 8, start, many, panel + u * 4, at, scratch)
                 else:
-                    dense_panel(kind, base + (n + u) * stride, stride, last, start, many, to, scratch)
-            to, first = out + (n - begin) * 4, 1 if start == 0 else 0
-            tiles(x + start * 4, x_stride, rows, panel, many, to, out_stride, lanes, first)
+                    dense_panel(kind, base, stride, numbers + u * 8, start, many, panel + u * 4, scratch)
+            first = 1 if start == 0 else 0
+            tiles(x + start * 4, x_stride, rows, panel, PANEL_STRIDE, many, out + n * 4, out_stride, lanes, first)
+
+
+@kernel(void(i64, i64, i64, i64, i64))
+def lookup(weight: int, ids: int, many: int, out: int, out_stride: int) -> None:
+    """Those rows of a weight that ids (int64) name, float32."""
+    kind, ins = i64_at(weight + KIND * 8), i64_at(weight + IN * 8)
+    groups, order = i64_at(weight + GROUPS * 8), i64_at(weight + ORDER * 8)
+    zero, zero_stride = i64_at(weight + ZERO * 8), i64_at(weight + ZERO_STRIDE * 8)
+    scale_kind = i64_at(weight + SCALE_KIND * 8)
+    bits = 4 if kind == INT4 else 8
+    mask, per = (1 << bits) - 1, 32 // bits
+    for i in range(many):
+        n, to = i64_at(ids + i * 8), out + i * out_stride
+        row = i64_at(weight + WEIGHT * 8) + n * i64_at(weight + STRIDE * 8)
+        if kind < INT4:
+            widen(row, kind, to, ins)
+            continue
+        scales = i64_at(weight + SCALE * 8) + n * i64_at(weight + SCALE_STRIDE * 8)
+        size = 4 if scale_kind == F32 else 2
+        for k in range(ins):
+            g = i32_at(order + k * 4) if order else k // (ins // groups)
+            code = (i32_at(row + k // per * 4) >> (k % per * bits)) & mask
+            less = 1 << (bits - 1)
+            if zero:
+                less = (i32_at(zero + n * bits // 32 * zero_stride + g * 4) >> (n * bits & 31)) & mask
+            set_f32(to + k * 4, f32(code - less) * float_at(scales + g * size, scale_kind))
 
 
 @kernel(void(i64, i64, i64, i64))
@@ -233,13 +305,6 @@ def gated(both: int, rows: int, inner: int, stride: int) -> None:
             g, u = get_some(gate + i * 4, some), get_some(gate + (inner + i) * 4, some)
             one = all_lanes(1.0)
             put_some(gate + i * 4, g / (one + exp(all_lanes(0.0) - g)) * u, some)
-
-
-@kernel(void(i64, i64, i64))
-def copy_floats(source: int, to: int, many: int) -> None:
-    """`many` floats."""
-    for i in range(0, many, WIDTH):
-        put_some(to + i * 4, get_some(source + i * 4, many - i), many - i)
 
 
 @kernel(void(i64, i64, i64, i64, i64, i64))
@@ -271,7 +336,7 @@ def experts(x: int, chosen: int, shares: int, rows: int, ranks: int, bank: int, 
     """
     count, hidden, inner, stacks = i64_at(bank), i64_at(bank + 8), i64_at(bank + 16), i64_at(bank + 24)
     pairs, wide, stride = rows * ranks, hidden * 4, 2 * inner * 4
-    ends = scratch + WIDTH * BYTES + BLOCK * PANEL_STRIDE + 2 * (i64_at(bank + 32) + 1) * PANEL_STRIDE
+    ends = scratch + SCALES + 2 * (i64_at(bank + 32) + 1) * PANEL_STRIDE
     places = ends + (count + 1) * 8
     order = places + pairs * 8
     batch = order + pairs * 8  # float32 [PIECE, hidden]
@@ -286,12 +351,12 @@ def experts(x: int, chosen: int, shares: int, rows: int, ranks: int, bank: int, 
             many = min(PIECE, stop - begin)
             for i in range(many):
                 copy_floats(x + i64_at(order + (begin + i) * 8) // ranks * wide, batch + i * wide, hidden)
-            multiply(batch, wide, many, record, 0, i64_at(record + OUT * 8), both, stride, scratch)
+            multiply(batch, wide, many, record, 0, 0, both, stride, scratch)
             if stacks == 2:
-                multiply(batch, wide, many, record + FIELDS * 8, 0, inner, both + inner * 4, stride, scratch)
+                multiply(batch, wide, many, record + FIELDS * 8, 0, 0, both + inner * 4, stride, scratch)
             gated(both, many, inner, stride)
             to = outputs + begin * wide
-            multiply(both, stride, many, record + stacks * FIELDS * 8, 0, hidden, to, wide, scratch)
+            multiply(both, stride, many, record + stacks * FIELDS * 8, 0, 0, to, wide, scratch)
     for r in range(rows):
         for i in range(0, hidden, WIDTH):
             some, sums = hidden - i, all_lanes(0.0)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strata_kernels.product import compiled, reference
+from strata_kernels.product import compiled
 from strata_kernels.product.compiled import bank_scratch, product_scratch
 from strata_kernels.product.records import bank_records, weight_records
 from strata_kernels.weight import ExpertBank, Weight
@@ -42,13 +42,28 @@ def product(x: Tensor, weights: Sequence[Weight], count: int) -> Tensor:
     for weight in weights:
         known = weight_records(weight)
         room = scratch.address(product_scratch(known.groups))
-        compiled.multiply(source, stride, count, known.address, 0, weight.shape[0], to, width * 4, room)
+        compiled.multiply(source, stride, count, known.address, 0, 0, to, width * 4, room)
         to += weight.shape[0] * 4
     return out.to(x.dtype)
 
 
-lookup = reference.lookup
-product_at = reference.product_at
+def product_at(x: Tensor, weight: Weight, ids: Tensor, count: int) -> Tensor:
+    """As the reference's."""
+    rows, ids, known, many = x.float().contiguous(), ids.contiguous(), weight_records(weight), ids.shape[0]
+    out = torch.zeros(x.shape[0], many)
+    room, stride = scratch.address(product_scratch(known.groups)), rows.shape[1] * 4
+    compiled.multiply(
+        rows.data_ptr(), stride, count, known.address, ids.data_ptr(), many, out.data_ptr(), many * 4, room
+    )
+    return out.to(x.dtype)
+
+
+def lookup(weight: Weight, ids: Tensor) -> Tensor:
+    """As the reference's."""
+    ids, width = ids.contiguous(), weight.shape[1]
+    out = torch.empty(ids.shape[0], width)
+    compiled.lookup(weight_records(weight).address, ids.data_ptr(), ids.shape[0], out.data_ptr(), width * 4)
+    return out
 
 
 def expert_products(x: Tensor, chosen: Tensor, shares: Tensor, bank: ExpertBank, count: int) -> Tensor:

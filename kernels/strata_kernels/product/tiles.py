@@ -47,12 +47,13 @@ MOST_ROWS = 8 if WIDTH == 16 else 4  # what the registers hold
 def rows_tile(rows: int, units: int) -> Any:
     """Multiply `rows` rows of x with `units` vectors of a panel."""
 
-    @op(void, *[i64] * 8)
+    @op(void, *[i64] * 9)
     def multiply(
         b: Builder,
         x: Value,
         x_stride: Value,
         panel: Value,
+        panel_stride: Value,
         many: Value,
         out: Value,
         out_stride: Value,
@@ -68,7 +69,7 @@ def rows_tile(rows: int, units: int) -> Any:
             b.store(const(VF, 0.0), chain)
 
         def column(k: Value, chain: int) -> None:
-            base = b.add(panel, b.mul(k, number(PANEL_STRIDE)))
+            base = b.add(panel, b.mul(k, panel_stride))
             weights = [load(b, b.add(base, number(u * BYTES)), VF) for u in range(units)]
             for r in range(rows):
                 value = spread(b, load(b, b.add(at[r], b.mul(k, number(4))), F32))
@@ -112,14 +113,14 @@ def _transposed(b: Builder, rows: Sequence[Value]) -> list[Value]:
 
 
 @op(void, *[i64] * 5)
-def columns(b: Builder, base: Value, stride: Value, last: Value, words: Value, out: Value) -> None:
+def columns(b: Builder, base: Value, stride: Value, numbers: Value, words: Value, out: Value) -> None:
     """WIDTH words of WIDTH rows, [WIDTH, WIDTH] int32 at `out`, a vector for a word of all rows.
 
-    Rows behind number `last` are read as that row, words from `words` on are 0, and nothing outside is read.
+    `numbers`: int64 [WIDTH] of the rows. Words from `words` on are 0, and nothing outside is read.
     """
     mask, rows = below(b, words), []
     for i in range(WIDTH):
-        row = b.select(b.icmp_signed("<", number(i), last), number(i), last)
+        row = load(b, b.add(numbers, number(8 * i)), I64)
         rows.append(masked_load(b, b.add(base, b.mul(row, stride)), VI, mask))
     for i, column in enumerate(_transposed(b, rows)):
         store(b, column, b.add(out, number(i * BYTES)))

@@ -164,9 +164,11 @@ class Planner:
             cost = WindowCost(self._cost.verify, other=paid)
             L = self._best([p.survivals for p in parts], [p.drafts + 1 for p in parts], cost).L
         for p, n in zip(parts, L):
+            if (own := made.get(p.view.slot)) is None:  # it does not draft, or pages ran short for it
+                continue
             reason = p.view.limit_reason if n == p.view.limit else p.choice.reason
             if n < p.choice.L:
-                gave_out = n == p.drafts + 1 == made[p.view.slot].drafts + 1 and not p.ended
+                gave_out = n == p.drafts + 1 == own.drafts + 1 and not p.ended
                 reason = "nodraft" if gave_out else "acceptance"
             p.choice = replace(p.choice, L=n, reason=reason)
         return {slot: self._parts[slot].choice for slot in made}

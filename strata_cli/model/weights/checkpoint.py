@@ -38,15 +38,15 @@ class CheckpointFormat:
     has_mtp: bool
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path) -> WeightFiles:
     """Read the headers of a directory's safetensors files, or of one file.
 
     Raises UsageError: nothing there, a file that is missing, truncated or corrupt.
     """
-    return Checkpoint(path, [tensor for file in weight_files(path) for tensor in read_header(file)])
+    return WeightFiles(path, [tensor for file in weight_files(path) for tensor in read_header(file)])
 
 
-class Checkpoint:
+class WeightFiles:
     """The tensors of a checkpoint, known by their headers."""
 
     def __init__(self, path: Path, tensors: list[Stored]):
@@ -79,7 +79,7 @@ class Checkpoint:
         """Are there tensors of an MTP head, whole or not?"""
         return config.mtp is not None and any(name.startswith(config.mtp.prefix) for name in self.named(config))
 
-    def check(self, config: ModelConfig, graft: Checkpoint | None = None) -> CheckpointFormat:
+    def check(self, config: ModelConfig, graft: WeightFiles | None = None) -> CheckpointFormat:
         """`find`, and what a person may want to know of it."""
         found = self.find(config, graft)
         sizes: Counter[str] = Counter()
@@ -88,7 +88,7 @@ class Checkpoint:
         shares = [label for label, size in sizes.most_common() if size >= 0.05 * sizes.total()]
         return CheckpointFormat(" + ".join(shares), found.mtp is not None)
 
-    def find(self, config: ModelConfig, graft: Checkpoint | None = None) -> StoredModel:
+    def find(self, config: ModelConfig, graft: WeightFiles | None = None) -> StoredModel:
         """Where each weight that `config` needs lies; nothing but headers is read.
 
         `graft`: another checkpoint whose MTP head stands in for this one's.
@@ -120,7 +120,7 @@ class Checkpoint:
         )
         return StoredModel(main.found[embedding.name], blocks, head, stored)
 
-    def load(self, config: ModelConfig, device: torch.device | str, graft: Checkpoint | None = None) -> ModelWeights:
+    def load(self, config: ModelConfig, device: torch.device | str, graft: WeightFiles | None = None) -> ModelWeights:
         """All weights as they are stored, after the checks of `find`: on a CPU as views of the mapped files, else on
         the device.
 
