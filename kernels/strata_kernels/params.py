@@ -36,7 +36,7 @@ class AttentionParams:
     first_key: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class AttentionWeights:
     """norm [D]; q [H * head_dim (x 2 where gated), D], k, v [G * head_dim, D], out [D, H * head_dim]; q_norm, k_norm
     [head_dim] or None.
@@ -69,7 +69,7 @@ class GatedDeltaParams:
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class GatedDeltaWeights:
     """norm [D]; qkv [C, D], z [value_heads * value_dim, D], b, a [value_heads, D], out [D, value_heads * value_dim];
     conv [kernel, C] float32, the newest tap last; rate [value_heads] = -exp(A_log), dt_bias [value_heads]; out_norm
@@ -109,7 +109,7 @@ class ExpertsParams:
     shared_gated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class ExpertsWeights:
     """norm [D]; router [E, D], router_bias [E] float32; bank; shared gate, up [Fs, D], down [D, Fs], shared_gate
     [1, D]. What the parameters leave out is None.
@@ -137,7 +137,7 @@ class HeadParams:
     eps: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class HeadWeights:
     """norm [D]; out [V, D]."""
 
@@ -153,7 +153,7 @@ class MtpInputParams:
     eps: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class MtpInputWeights:
     """embedding_norm, hidden_norm [D]; join [D, 2 D], embedding first."""
 

@@ -12,9 +12,10 @@ from types import ModuleType
 from strata_kernels import compiling
 
 # (block, device) -> sibling, and the formats it reads. What is not here is the reference's.
+CPU_FORMATS = frozenset({"f32", "bf16", "f16", "int4", "int8"})
 FAST: dict[tuple[str, str], tuple[str, frozenset[str]]] = {
-    ("product", "cpu"): ("cpu", frozenset({"f32", "bf16", "f16", "int4", "int8"})),
-    ("head", "cpu"): ("cpu", frozenset({"f32", "bf16", "f16", "int4", "int8"})),
+    (what, "cpu"): ("cpu", CPU_FORMATS)
+    for what in ("product", "attention", "gated_delta", "experts", "mtp_input", "head")
 }
 
 
@@ -32,6 +33,9 @@ def sibling(what: str, formats: tuple[str, ...], device: str) -> ModuleType:
     return import_module(f"strata_kernels.{what}.{choose(what, formats, device)}")
 
 
+REFERENCE_TILE = 8  # torch's vector and scalar functions round differently: rows of it are whole vectors together
+
+
 def row_tile(device: str) -> int:
     """Windows are padded to multiples of so many rows on this device type."""
-    return 8
+    return REFERENCE_TILE if device != "cpu" or compiling.fault() else 1

@@ -148,6 +148,12 @@ def i64_at(b: Builder, address: Value) -> Value:
     return load(b, address, I64)
 
 
+@op(i64, i64, i64)
+def field(b: Builder, address: Value, place: Value) -> Value:
+    """Number `place` of int64 that lie at an address."""
+    return load(b, b.add(address, b.mul(place, number(8))), I64)
+
+
 @op(i64, i64)
 def i32_at(b: Builder, address: Value) -> Value:
     return b.sext(load(b, address, I32), I64)
@@ -176,6 +182,26 @@ def set_i64(b: Builder, address: Value, value: Value) -> None:
 @op(void, i64, f32)
 def set_f32(b: Builder, address: Value, value: Value) -> None:
     store(b, value, address)
+
+
+@op(void, i64, f32)
+def set_bf16(b: Builder, address: Value, value: Value) -> None:
+    """Rounded to the nearest, to even in the middle."""
+    bits = b.bitcast(value, I32)
+
+    def whole(number: int) -> Value:
+        return ir.Constant(I32, number)
+
+    odd = b.and_(b.lshr(bits, whole(16)), whole(1))
+    rounded = b.add(bits, b.add(odd, whole(0x7FFF)))
+    kept = b.select(b.fcmp_unordered("uno", value, value), b.or_(bits, whole(0x400000)), rounded)
+    store(b, b.trunc(b.lshr(kept, whole(16)), I16), address)
+
+
+@op(void, i64, f32)
+def set_f16(b: Builder, address: Value, value: Value) -> None:
+    """Rounded to the nearest, to even in the middle."""
+    store(b, b.bitcast(b.fptrunc(value, ir.HalfType()), I16), address)
 
 
 @op(floats, i64)
@@ -226,22 +252,25 @@ def fma(b: Builder, x: Value, y: Value, z: Value) -> Value:
     return fused(b, x, y, z)
 
 
+def _halves() -> list[tuple[Value, Value]]:
+    """Lanes of the lower and the upper half of a vector, of its lower half, and so on."""
+    found, width = [], WIDTH
+    while width > 1:
+        width //= 2
+        kind = ir.VectorType(I32, width)
+        found.append((ir.Constant(kind, list(range(width))), ir.Constant(kind, list(range(width, 2 * width)))))
+    return found
+
+
 @op(f32, floats)
 def total(b: Builder, x: Value) -> Value:
     """The sum of all lanes, halves added to halves."""
-    width = WIDTH
-    while width > 1:
-        width //= 2
-        lanes = [*range(width), *range(width)]
-        low = ir.Constant(ir.VectorType(I32, width), lanes[:width])
-        high = ir.Constant(ir.VectorType(I32, width), [lane + width for lane in lanes[:width]])
+    for low, high in _halves():
         x = b.fadd(b.shuffle_vector(x, x, low), b.shuffle_vector(x, x, high))
     return b.extract_element(x, ir.Constant(I32, 0))
 
 
-@op(floats, floats)
-def exp(b: Builder, x: Value) -> Value:
-    """e^x to about an ulp; 0 below -87.33, infinity above 88.37; NaN stays."""
+def power_of_e(b: Builder, x: Value) -> Value:
     low, high = const(VF, -87.33), const(VF, 88.37)
     small, large = b.fcmp_ordered("<", x, low), b.fcmp_ordered(">", x, high)
     bounded = b.select(large, high, b.select(small, low, x))
@@ -258,9 +287,65 @@ def exp(b: Builder, x: Value) -> Value:
     return b.select(large, const(VF, float("inf")), b.select(small, const(VF, 0.0), y))
 
 
+def _sigmoid(b: Builder, x: Value) -> Value:
+    one = const(VF, 1.0)
+    return b.fdiv(one, b.fadd(one, power_of_e(b, b.fneg(x))))
+
+
 @op(floats, floats)
-def sqrt(b: Builder, x: Value) -> Value:
-    return call(b, f"llvm.sqrt.v{WIDTH}f32", VF, x)
+def exp(b: Builder, x: Value) -> Value:
+    """e^x to about an ulp; 0 below -87.33, infinity above 88.37; NaN stays."""
+    return power_of_e(b, x)
+
+
+@op(floats, floats)
+def sigmoid(b: Builder, x: Value) -> Value:
+    return _sigmoid(b, x)
+
+
+@op(floats, floats)
+def silu(b: Builder, x: Value) -> Value:
+    return b.fdiv(x, b.fadd(const(VF, 1.0), power_of_e(b, b.fneg(x))))
+
+
+@op(floats, floats)
+def softplus(b: Builder, x: Value) -> Value:
+    """log(1 + e^x) = max(x, 0) + 2 artanh(s), s = t / (2 + t), t = e^-|x|."""
+    zero = const(VF, 0.0)
+    positive = b.fcmp_ordered(">", x, zero)
+    t = power_of_e(b, b.select(positive, b.fneg(x), x))
+    s = b.fdiv(t, b.fadd(const(VF, 2.0), t))
+    square = b.fmul(s, s)
+    y = const(VF, 1 / 17)
+    for odd in range(15, 0, -2):
+        y = fused(b, y, square, const(VF, 1 / odd))
+    return b.fadd(b.select(positive, x, zero), b.fmul(const(VF, 2.0), b.fmul(s, y)))
+
+
+@op(floats, floats, floats)
+def larger(b: Builder, x: Value, y: Value) -> Value:
+    """Of each lane the larger; y where one is NaN."""
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
+
+
+@op(f32, floats)
+def top(b: Builder, x: Value) -> Value:
+    """The largest of all lanes, which must not be NaN."""
+    for low, high in _halves():
+        left, right = b.shuffle_vector(x, x, low), b.shuffle_vector(x, x, high)
+        x = b.select(b.fcmp_ordered(">", left, right), left, right)
+    return b.extract_element(x, ir.Constant(I32, 0))
+
+
+@op(f32, floats)
+def first_lane(b: Builder, x: Value) -> Value:
+    return b.extract_element(x, ir.Constant(I32, 0))
+
+
+@op(floats, floats, i64, f32)
+def only(b: Builder, x: Value, count: Value, other: Value) -> Value:
+    """The first `count` lanes; `other` in those behind."""
+    return b.select(below(b, count), x, spread(b, other))
 
 
 def _binary(operation: Any, method: str) -> None:

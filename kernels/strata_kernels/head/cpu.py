@@ -20,13 +20,12 @@ from strata_kernels.sampling.compiled import add_gumbel
 def head(x: Tensor, draws: Draws, pool: SamplerPool, weights: HeadWeights, params: HeadParams) -> Drawn:
     """As the reference's."""
     rows, width = x.shape
-    wide = x.float()
+    wide = x.float().contiguous()
     normed = torch.empty_like(wide)
-    stride = width * 4
-    rms_norm_rows(wide.data_ptr(), stride, rows, width, weights.norm.data_ptr(), params.eps, normed.data_ptr(), stride)
+    rms_norm_rows(wide.data_ptr(), weights.norm.data_ptr(), normed.data_ptr(), rows, width, params.eps)
     wanted = torch.empty(draws.rows.shape[0], width)
     compiled.gather_rows(
-        normed.data_ptr(), stride, draws.rows.data_ptr(), draws.rows.shape[0], width, wanted.data_ptr()
+        normed.data_ptr(), width * 4, draws.rows.data_ptr(), draws.rows.shape[0], width, wanted.data_ptr()
     )
     scores = _score(wanted, draws, weights, params)
     processed = _penalize(scores, draws, pool) if draws.penalties else scores

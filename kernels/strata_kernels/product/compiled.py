@@ -49,6 +49,7 @@ from strata_kernels.vectors import (
     f16_at,
     f32,
     f32_at,
+    field,
     fma,
     get,
     get_bf16,
@@ -148,10 +149,10 @@ def dense_panel(
 @kernel(void(i64, i64, i64, i64))
 def scale_panels(weight: int, numbers: int, scales: int, scratch: int) -> None:
     """Scales of WIDTH rows at `scales`, a vector each PANEL_STRIDE for a group, and behind each its -zero * scale."""
-    groups, bits = i64_at(weight + GROUPS * 8), 4 if i64_at(weight + KIND * 8) == INT4 else 8
-    kind, stride = i64_at(weight + SCALE_KIND * 8), i64_at(weight + SCALE_STRIDE * 8)
-    dense_panel(kind, i64_at(weight + SCALE * 8), stride, numbers, 0, groups, scales, scratch)
-    zero, zero_stride = i64_at(weight + ZERO * 8), i64_at(weight + ZERO_STRIDE * 8)
+    groups, bits = field(weight, GROUPS), 4 if field(weight, KIND) == INT4 else 8
+    kind, stride = field(weight, SCALE_KIND), field(weight, SCALE_STRIDE)
+    dense_panel(kind, field(weight, SCALE), stride, numbers, 0, groups, scales, scratch)
+    zero, zero_stride = field(weight, ZERO), field(weight, ZERO_STRIDE)
     offset = all_lanes(-8.0 if bits == 4 else -128.0)
     for g in range(groups):
         at = scales + g * PANEL_STRIDE
@@ -169,11 +170,11 @@ def scale_panels(weight: int, numbers: int, scales: int, scratch: int) -> None:
 @kernel(void(i64, i64, i64, i64, i64, i64, i64))
 def integer_panel(weight: int, numbers: int, start: int, many: int, panel: int, scales: int, scratch: int) -> None:
     """Columns start..start + many of WIDTH rows of packed integers."""
-    kind, stride = i64_at(weight + KIND * 8), i64_at(weight + STRIDE * 8)
+    kind, stride = field(weight, KIND), field(weight, STRIDE)
     per = 8 if kind == INT4 else 4
-    base = i64_at(weight + WEIGHT * 8) + start // per * 4
-    group = i64_at(weight + IN * 8) // i64_at(weight + GROUPS * 8)
-    order = i64_at(weight + ORDER * 8)
+    base = field(weight, WEIGHT) + start // per * 4
+    group = field(weight, IN) // field(weight, GROUPS)
+    order = field(weight, ORDER)
     words = (many + per - 1) // per
     for word in range(0, words, WIDTH):
         here = min(WIDTH, words - word)
@@ -244,11 +245,11 @@ def multiply(
     """out [rows, out of the weight] = x [rows, in] times the weight, or those `many_ids` of its rows that ids (int64)
     name, where ids is not 0. `scratch`: of `product_scratch` bytes.
     """
-    kind, ins = i64_at(weight + KIND * 8), i64_at(weight + IN * 8)
-    outs = many_ids if ids else i64_at(weight + OUT * 8)
-    base, stride = i64_at(weight + WEIGHT * 8), i64_at(weight + STRIDE * 8)
+    kind, ins = field(weight, KIND), field(weight, IN)
+    outs = many_ids if ids else field(weight, OUT)
+    base, stride = field(weight, WEIGHT), field(weight, STRIDE)
     numbers, panel, scales = scratch + NUMBERS, scratch + PANEL, scratch + SCALES
-    scale_size = (i64_at(weight + GROUPS * 8) + 1) * PANEL_STRIDE
+    scale_size = (field(weight, GROUPS) + 1) * PANEL_STRIDE
     for n in range(0, outs, 2 * WIDTH):
         lanes = min(2 * WIDTH, outs - n)
         for i in range(2 * WIDTH):  # behind the last row, that one
@@ -272,19 +273,19 @@ def multiply(
 @kernel(void(i64, i64, i64, i64, i64))
 def lookup(weight: int, ids: int, many: int, out: int, out_stride: int) -> None:
     """Those rows of a weight that ids (int64) name, float32."""
-    kind, ins = i64_at(weight + KIND * 8), i64_at(weight + IN * 8)
-    groups, order = i64_at(weight + GROUPS * 8), i64_at(weight + ORDER * 8)
-    zero, zero_stride = i64_at(weight + ZERO * 8), i64_at(weight + ZERO_STRIDE * 8)
-    scale_kind = i64_at(weight + SCALE_KIND * 8)
+    kind, ins = field(weight, KIND), field(weight, IN)
+    groups, order = field(weight, GROUPS), field(weight, ORDER)
+    zero, zero_stride = field(weight, ZERO), field(weight, ZERO_STRIDE)
+    scale_kind = field(weight, SCALE_KIND)
     bits = 4 if kind == INT4 else 8
     mask, per = (1 << bits) - 1, 32 // bits
     for i in range(many):
         n, to = i64_at(ids + i * 8), out + i * out_stride
-        row = i64_at(weight + WEIGHT * 8) + n * i64_at(weight + STRIDE * 8)
+        row = field(weight, WEIGHT) + n * field(weight, STRIDE)
         if kind < INT4:
             widen(row, kind, to, ins)
             continue
-        scales = i64_at(weight + SCALE * 8) + n * i64_at(weight + SCALE_STRIDE * 8)
+        scales = field(weight, SCALE) + n * field(weight, SCALE_STRIDE)
         size = 4 if scale_kind == F32 else 2
         for k in range(ins):
             g = i32_at(order + k * 4) if order else k // (ins // groups)

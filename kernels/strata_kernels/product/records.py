@@ -1,5 +1,6 @@
 """What compiled code is told of packed matrices: records of addresses, worked out once for each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -98,3 +99,36 @@ def _stack_records(stack: Stack) -> Records:
 
 def _rows_in_one_piece(part: Tensor) -> Tensor:
     return part if part.shape[-1] == 1 or part.stride(-1) == 1 else part.contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What compiled code is told of a block: int64 fields. `of`: the parameters it was made for. `groups`: the most of
+    one of its matrices. `kept`: what the addresses in it need.
+    """
+
+    of: object
+    groups: int
+    kept: tuple[object, ...]
+    address: int
+
+
+def block_table(of: object, fields: Sequence[Weight | ExpertBank | Tensor | int | float | None]) -> Table:
+    """A matrix or bank is its records' address, a tensor its data's, a float its float32 bits, None 0."""
+    table, groups = np.zeros(len(fields), np.int64), 0
+    kept: list[object] = []
+    for i, value in enumerate(fields):
+        if isinstance(value, (Weight, ExpertBank)):
+            known = weight_records(value) if isinstance(value, Weight) else bank_records(value)
+            groups, table[i] = max(groups, known.groups), known.address
+            kept.append(known)
+        elif isinstance(value, Tensor):
+            assert value.is_contiguous()
+            table[i] = value.data_ptr()
+            kept.append(value)
+        elif isinstance(value, float):
+            table[i] = np.float32(value).view(np.int32)
+        elif value is not None:
+            table[i] = value
+    kept.append(table)
+    return Table(of, groups, tuple(kept), table.ctypes.data)
