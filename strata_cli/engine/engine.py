@@ -13,7 +13,7 @@ from strata_cli.config import EngineConfig
 from strata_cli.engine.cache.kv import KVCache
 from strata_cli.engine.cache.prefix import PrefixCache
 from strata_cli.engine.drafters import Drafter
-from strata_cli.engine.fuse import Downgrades, Fuse, is_out_of_memory
+from strata_cli.engine.fuse import Downgrades, Fuse
 from strata_cli.engine.life import Life, Slot
 from strata_cli.engine.planning import Outcome, Planner
 from strata_cli.engine.records import step_record
@@ -171,8 +171,9 @@ class Engine:
         """Admit, plan, draft, verify, commit, emit: one window. Returns what happened, in order. Never waits."""
         begun = self.clock()
         self.ms.clear()
-        self.events += self.seating.admit()
-        plan = self.windows.plan()
+        with self.fuse.telling("while a request took its seat"):
+            self.events += self.seating.admit()
+            plan = self.windows.plan()
         if plan.busy:
             done = self._commit(self.windows.run(plan))
             self._emit(done, begun)
@@ -193,12 +194,8 @@ class Engine:
         """
         plan, learned = ran.layout.plan, []
         with self._timed("commit"):
-            try:
+            with self.fuse.telling("while log probabilities were worked out"):
                 verdicts = self.judge.verdicts(ran.layout, ran.outcomes)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                raise self.fuse.no_memory("while log probabilities were worked out", error) from error
             for share, verdict in zip(plan.shares, verdicts):
                 if share.L and verdict.tokens:
                     learned.append(Outcome(share.slot.index, share.L, verdict.judged, verdict.held))

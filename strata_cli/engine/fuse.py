@@ -1,5 +1,8 @@
 """What is turned down while running: one list, one place that reports it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from strata_cli.engine.types import Downgrade
@@ -53,6 +56,16 @@ class Fuse:
     def blow(self, error: BaseException) -> None:
         self.why = first_line(error)
         self.reported.add("drafts off", self.why)
+
+    @contextmanager
+    def telling(self, when: str) -> Iterator[None]:
+        """Where nothing can be done without: memory that runs out in it is an error in one line."""
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise self.no_memory(when, error) from error
 
     @staticmethod
     def no_memory(when: str, error: BaseException) -> StrataError:

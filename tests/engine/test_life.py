@@ -139,8 +139,8 @@ def test_a_draft_head_whose_numbers_are_none_makes_bad_drafts_and_nothing_else(m
         return head(x, draws, *args)
 
     e.runner.head._head = poisoned
-    found = run(e, [request("0", prompt(12)), request("1", prompt(20))])
-    assert found.tokens("0", "1") == [plain(prompt(12)), plain(prompt(20))]
+    found = run(e, [request("0", prompt(12), max_tokens=90), request("1", prompt(20), max_tokens=90)])
+    assert found.tokens("0", "1") == [plain(prompt(12), max_tokens=90), plain(prompt(20), max_tokens=90)]
     assert calls > 3
 
 

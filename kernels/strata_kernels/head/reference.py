@@ -39,7 +39,7 @@ def score(wanted: Tensor, draws: Draws, weights: HeadWeights, params: HeadParams
         return some.new_full((len(wanted), params.vocab), -torch.inf).index_copy_(1, draws.ids, some)
     scores = product(wanted, [weights.out], draws.count).float()
     if params.real < params.vocab:
-        scores[:, params.real :] = -torch.inf
+        scores[:, params.real :].fill_(-torch.inf)
     return scores
 
 
@@ -128,7 +128,7 @@ def candidates(scores: Tensor, manner: Manner, slots: Tensor, pool: SamplerPool)
     if manner.top_p:
         p = kept.softmax(-1)
         out = p.cumsum(-1) - p >= pool.top_p.index_select(0, slots).unsqueeze(1)  # mass of the more probable ones
-        out[:, 0] = False
+        out[:, 0].zero_()
         kept = kept.masked_fill(out, -torch.inf)
     if manner.min_p:  # p < min_p * max p, without the sum that both sides share
         floor = kept.amax(-1, keepdim=True) + pool.min_p.index_select(0, slots).unsqueeze(1)
