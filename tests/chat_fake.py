@@ -265,7 +265,7 @@ def main() -> int:
     engine = FakeEngine(delay_s=float(os.environ.get("FAKE_DELAY_S", "0")))
     session = fake_session(engine)
     chat.open_checkpoint = lambda settings: session.checkpoint
-    chat.load_session = lambda checkpoint, config: session
+    chat.load_session = lambda checkpoint, config, note: session
     return app.run(["chat", *sys.argv[1:]])
 
 

@@ -55,6 +55,12 @@ def cache_fault() -> str:
     return _cache_folder()[1]
 
 
+def to_compile() -> bool:
+    """Whether kernels are still to be compiled here: nothing is kept from an earlier start."""
+    folder = _cache_folder()[0]
+    return not fault() and not (folder and any(Path(folder).iterdir()))
+
+
 def kernel(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile a function of integers (addresses, counts, strides in bytes) for a signature, now. It holds no lock of
     the interpreter while it runs and raises nothing.

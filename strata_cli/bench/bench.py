@@ -123,7 +123,7 @@ class Bench:
         config = settings.engine
         key = (checkpoint.path, config.device, config.dtype, config.mtp)
         if key not in self._loaded:
-            self._loaded[key] = load_model(checkpoint, config)
+            self._loaded[key] = load_model(checkpoint, config, self.note)
         engine = self._loaded[key].engine(config)
         if self.plan.replay is not None:
             self._replay(self._loaded[key], engine, checkpoint, cases)

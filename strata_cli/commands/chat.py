@@ -96,7 +96,7 @@ def chat(
     attended = text is None or (sys.stdin.isatty() and channels.err_is_terminal and not json_output)
     with ExitStack() as stack:
         stats = _step_stats(stack, settings, channels)
-        session = stack.enter_context(load_session(checkpoint, settings.engine))
+        session = stack.enter_context(load_session(checkpoint, settings.engine, channels.note))
         observers = [] if stats is None else [StepStats(stats, settings, session.engine.memory)]
         screen = Screen(channels, session.engine.ctx, live=settings.tui, attended=attended, silent=json_output)
         dialogue = Dialogue(session, conversation, screen, observers)

@@ -55,7 +55,7 @@ def parity(
     cases = make_cases(records, checkpoint, settings.sampling, MAX_TOKENS, prompts or "the built-in prompts")
     if len(cases) == 1:  # a neighbour for the ways that need one
         cases.append(Case(f"{cases[0].id}+", cases[0].prompt, cases[0].params))
-    model = load_model(checkpoint, settings.engine)
+    model = load_model(checkpoint, settings.engine, console.note)
     manners = matrix.manners(settings.sampling)
     report = check(model, cases, matrix.base(settings.engine), ways, manners, console.note)
     about = (checkpoint.name, model.device.name, len(cases))

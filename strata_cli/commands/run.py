@@ -97,7 +97,7 @@ def run(
             return RECORDS_FAILED if any(done.values()) else OK
         observers: list[RunSummary | StepStats] = [totals := RunSummary()]
         stats = _step_stats(stack, settings, mode, console)
-        session = stack.enter_context(load_session(checkpoint, settings.engine))
+        session = stack.enter_context(load_session(checkpoint, settings.engine, console.note))
         if stats is not None:
             observers.append(StepStats(stats, settings, session.engine.memory))
         interrupt = stack.enter_context(Interrupt(lambda: console.warn(FINISHING), ENDING))

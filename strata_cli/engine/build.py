@@ -1,7 +1,7 @@
 """From a checkpoint on disk and settings to a running engine."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -86,8 +86,11 @@ class Loaded:
             raise _too_large(error, memory) from error
 
 
-def load(directory: Path, model: ModelConfig, config: EngineConfig) -> Loaded:
-    """What `config` asks for of the checkpoint in `directory`: its device and grafted MTP head.
+def load(
+    directory: Path, model: ModelConfig, config: EngineConfig, note: Callable[[str], None] = lambda text: None
+) -> Loaded:
+    """What `config` asks for of the checkpoint in `directory`: its device and grafted MTP head. `note` is told of what
+    takes a while.
 
     Raises UsageError for what the checkpoint or the machine cannot honour, StrataError for a broken checkpoint or one
     that does not fit.
@@ -95,6 +98,8 @@ def load(directory: Path, model: ModelConfig, config: EngineConfig) -> Loaded:
     device = pick_device(config.device)
     if device.type == "cpu":
         settle_threads(model)
+        if compiling.to_compile():
+            note("compiling kernels for this processor, once for this version of strata")
     graft = open_checkpoint(Path(config.mtp)) if config.mtp else None
     stored = open_checkpoint(directory).find(model, graft)
     if config.batch_mtp and stored.mtp is None:

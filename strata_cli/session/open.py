@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from strata_cli.engine.build import Loaded
     from strata_cli.engine.engine import Engine
+
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +107,20 @@ class LoadedModel:
         return self.loaded.engine(config, self.checkpoint.eos_token_ids, self.checkpoint.vocab)
 
 
-def load_model(checkpoint: Checkpoint, config: EngineConfig) -> LoadedModel:
-    """Load what `config` asks for of a checkpoint (seconds to minutes): its device and grafted MTP head.
+def load_model(checkpoint: Checkpoint, config: EngineConfig, note: Note = lambda text: None) -> LoadedModel:
+    """Load what `config` asks for of a checkpoint (seconds to minutes): its device and grafted MTP head. `note` is told
+    of what takes a while.
 
     Raises UsageError for what the checkpoint or the machine cannot honour, StrataError for a broken checkpoint.
     """
     from strata_cli.engine.build import load  # imports torch, so not before input was checked
 
-    return LoadedModel(checkpoint, load(checkpoint.path, checkpoint.model_config, config))
+    return LoadedModel(checkpoint, load(checkpoint.path, checkpoint.model_config, config, note))
 
 
-def load_session(checkpoint: Checkpoint, config: EngineConfig) -> Session:
+def load_session(checkpoint: Checkpoint, config: EngineConfig, note: Note = lambda text: None) -> Session:
     """Load the weights of a checkpoint whose input has been checked, and put one engine around them."""
-    model = load_model(checkpoint, config)
+    model = load_model(checkpoint, config, note)
     engine = model.engine(config)
     if os.environ.get("STRATA_DEBUG") == "1":
         for (what, formats), sibling in engine.parts.kernels.items():

@@ -62,7 +62,7 @@ def strata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.
 
     tool = Strata(run, model)
 
-    def load(checkpoint, config):
+    def load(checkpoint, config, note):
         session = strata_cli.session.Session(checkpoint, FakeEngine(checkpoint, config))
         tool.engines.append(session.engine)
         return session

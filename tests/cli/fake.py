@@ -206,7 +206,7 @@ def _hash(request: Request, index: int, what: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
-def fake_session(checkpoint: Checkpoint, config: EngineConfig) -> Session:
+def fake_session(checkpoint: Checkpoint, config: EngineConfig, note: object) -> Session:
     return Session(checkpoint, FakeEngine(checkpoint, config))
 
 

@@ -174,7 +174,7 @@ def test_an_output_that_exists(strata, prompts, tmp_path):
 def test_an_output_survives_a_model_that_does_not_load(strata, prompts, tmp_path, monkeypatch):
     from strata_cli.errors import StrataError
 
-    def broken(checkpoint, config):
+    def broken(checkpoint, config, note):
         raise StrataError("model.safetensors is cut short")
 
     monkeypatch.setattr("strata_cli.commands.run.load_session", broken)

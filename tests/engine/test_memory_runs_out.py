@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from strata_cli.config import EngineConfig

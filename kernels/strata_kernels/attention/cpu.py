@@ -1,5 +1,6 @@
 """The attention block on a CPU, one call a block: the tensors' side of `compiled.py`."""
 
+from functools import cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -44,13 +45,18 @@ def _block(pool: KVPool, layer: int, weights: AttentionWeights, p: AttentionPara
     return block
 
 
+@cache
+def _rates(rotary_dim: int, theta: float) -> Tensor:
+    """Angles of one position, float32 [rotary_dim / 2]."""
+    return 1.0 / theta ** (torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim)
+
+
 def _window(rows: Rows, p: AttentionParams) -> np.ndarray:
     """Addresses of the rows' tensors and the rows' angles, once a forward and kind of rotation."""
     key = ("compiled attention", p.rotary_dim, p.rope_theta)
     found = rows.cache.get(key)
     if found is None:
-        half = p.rotary_dim // 2
-        rates = 1.0 / p.rope_theta ** (torch.arange(0, p.rotary_dim, 2, dtype=torch.float32) / p.rotary_dim)
+        half, rates = p.rotary_dim // 2, _rates(p.rotary_dim, p.rope_theta)
         table = np.empty((rows.count, 2, half), np.float32)
         compiled.angles(rows.positions.data_ptr(), rates.data_ptr(), rows.count, half, table.ctypes.data)
         tensors = (rows.positions, rows.places, rows.first, rows.many, rows.tables)
