@@ -45,7 +45,7 @@ def base(temperature: float) -> tuple[list[list[int]], list[list[bytes]]]:
     return plain.tokens(), plain.bits()
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_way_changes_nothing(way: str, temperature: float) -> None:
     found = run(engine(toy(), **WAYS[way]), requests(temperature))

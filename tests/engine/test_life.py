@@ -127,6 +127,8 @@ def test_numbers_that_are_none_fail_their_request_alone() -> None:
 def test_a_draft_head_whose_numbers_are_none_makes_bad_drafts_and_nothing_else(manner: dict[str, Any]) -> None:
     """As a head that overflows in float16: greedy text is what it is without drafts, in every way to draft."""
     e = engine(tiny(), **manner)
+    ticks = itertools.count()
+    set_clock(e, lambda: next(ticks) / 1000)  # every phase takes a millisecond: drafts cost what they cost anywhere
     assert e.runner.head is not None
     head = e.runner.head._head
     calls = 0

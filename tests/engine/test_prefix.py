@@ -124,3 +124,56 @@ def test_an_entry_outlives_its_donor_and_its_readers() -> None:
     assert found.results["9"].cached_tokens == 64
     assert found.tokens("9") == missed().tokens("9")
     assert found.bits("9") == missed().bits("9")
+
+
+@pytest.mark.parametrize("places", [0, 1, 2, 5])
+def test_places_run_out(places: int) -> None:
+    """More places are wanted than there are, in one window and over many: texts and hits as ever, none is lost."""
+    e = engine(tiny(SHAPE), mtp_varlen=False, prefill_chunk=512, max_batched_tokens=1024, ctx=2048)
+    assert e.prefix is not None
+    del e.prefix.free[places:]
+    texts = [prompt(700 + 30 * i, seed=i) for i in range(6)]
+    asked = [Request(str(i), t, request("x", t, max_tokens=3).params, None, 300 + i) for i, t in enumerate(texts)]
+    found = run(e, asked)
+    alone = run(engine(tiny(SHAPE), batch=1, spec=0, prefix_cache=False, ctx=2048), asked)
+    assert (found.tokens(), found.bits()) == (alone.tokens(), alone.bits())
+    assert len(e.prefix.free) + len(e.prefix.entries) == places
+    for hit in (False, places > 0):  # read alone it is what was used last
+        again = run(e, asked[-1:])
+        assert again.tokens() == alone.tokens("5")
+    assert (again.results["5"].cached_tokens == 832) == hit
+
+
+@pytest.mark.parametrize("kib", [300, 700, 1600])
+def test_the_budget_holds_in_every_window(kib: int) -> None:
+    """Also where several entries end in one window: four slots, and several places of each."""
+    e = engine(tiny(SHAPE), mtp_varlen=False, prefill_chunk=512, max_batched_tokens=2048, ctx=2048)
+    assert e.prefix is not None
+    e.prefix.budget_bytes, most = kib * 1024, []
+    texts = [prompt(700 + 30 * i, seed=i) for i in range(6)]
+
+    def between(e: Any, window: int) -> None:
+        most.append(e.prefix.nbytes)
+        assert e.prefix.nbytes == sum(entry.nbytes for entry in e.prefix.entries.values())
+
+    run(e, [Request(str(i), t, request("x", t, max_tokens=3).params, None, 300) for i, t in enumerate(texts)], between)
+    assert 0 < max(most) <= kib * 1024
+
+
+def test_pages_run_out_under_cached_prefixes() -> None:
+    """Entries go before anybody waits, least recently used first; a slot that reads their pages goes on."""
+    e = engine(tiny(SHAPE), mtp_varlen=False, pages=12, ctx=512, batch=2)
+    assert e.prefix is not None
+    old, hot = prompt(130, seed=1), prompt(130, seed=2)
+    for text in (hot, old, hot):
+        run(e, [request("x", text, max_tokens=3)])
+    assert len(e.prefix.entries) == 2 and len(e.kv.pages.free) == 7
+    found = run(e, [request("a", [*hot, 5, 6], max_tokens=40), request("b", prompt(400, seed=3), max_tokens=8)])
+    assert found.results["a"].cached_tokens == 128
+    assert max(found.started.values()) == 1
+    alone = run(
+        engine(tiny(SHAPE), spec=0, prefix_cache=False, ctx=512), [request("b", prompt(400, seed=3), max_tokens=8)]
+    )
+    assert found.tokens("b") == alone.tokens()
+    again = run(e, [request("old", [*old, 5], max_tokens=3)])
+    assert again.results["old"].cached_tokens == 0

@@ -195,7 +195,7 @@ def nothing_is_left(e: Engine) -> None:
     if e.prefix is not None:
         places = range(e.runner.buffers.sizes.places)
         assert sorted([*e.prefix.free, *(entry.place for entry in entries)]) == list(places)
-        assert e.prefix.nbytes == sum(entry.nbytes for entry in entries)
+        assert e.prefix.nbytes == sum(entry.nbytes for entry in entries) and e.prefix.pledged == 0
     recurrent, sampler = e.runner.recurrent, e.runner.sampler
     assert not any(e.seats) and not any(e.kv.owned) and not e.kv.tables.any()
     assert not any(recurrent.pending) and not recurrent.pool.pending.any()

@@ -47,6 +47,7 @@ class PrefixCache:
         self.free = list(range(buffers.sizes.places))
         self.entries: OrderedDict[bytes, PrefixEntry] = OrderedDict()
         self.nbytes = 0
+        self.pledged = 0  # bytes of the entries that the window under way is to fill
 
     def match(self, prompt: Sequence[int]) -> PrefixEntry | None:
         """The longest entry that `prompt` begins with, at least one token of it left to compute."""
@@ -79,7 +80,8 @@ class PrefixCache:
             key, size = digest(prompt[:length]), self._size(length)
             if key in self.entries:
                 self.entries.move_to_end(key)
-            elif size <= self.budget_bytes and (place := self._take(size)) is not None:
+            elif (place := self._take(size)) is not None:
+                self.pledged += size
                 found.append((length, place))
         return tuple(found)
 
@@ -87,7 +89,10 @@ class PrefixCache:
         return self.entry_bytes + length // PAGE_TOKENS * self.kv.bytes_per_page
 
     def _take(self, size: int) -> int | None:
-        while not self.free or self.nbytes + size > self.budget_bytes:
+        room = self.budget_bytes - self.pledged - size
+        if room < 0:
+            return None
+        while not self.free or self.nbytes > room:
             if not self.evict():
                 return None
         return self.free.pop()
@@ -95,6 +100,7 @@ class PrefixCache:
     def keep(self, slot: Slot, captures: Sequence[tuple[int, int]]) -> None:
         """What ends at these places is there now."""
         for length, place in captures:
+            self.pledged -= self._size(length)
             key = digest(slot.life.request.prompt[:length])
             if key in self.entries:  # another slot of the same window read the same
                 self.free.append(place)
@@ -106,7 +112,9 @@ class PrefixCache:
 
     def drop(self, captures: Sequence[tuple[int, int]]) -> None:
         """The window that was to fill these places failed."""
-        self.free += [place for _, place in captures]
+        for length, place in captures:
+            self.pledged -= self._size(length)
+            self.free.append(place)
 
     def evict(self) -> bool:
         """Drop the least recently used entry; False when there is none."""
