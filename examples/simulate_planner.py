@@ -26,6 +26,13 @@ from strata_cli.engine.planning import Choice, Made, Outcome, Planner, SlotView,
 from strata_cli.engine.planning.rows import seats
 
 
+@dataclass(frozen=True)
+class Slot:
+    """A slot that a request took, as far as the planner is concerned."""
+
+    index: int
+
+
 @dataclass
 class Score:
     """What one policy did after warm-up. Rates are of expected tokens and times without noise: less luck to average."""
@@ -148,7 +155,7 @@ class Run:
     def seat(self, job: Job, slot: int) -> None:
         self.seated[slot] = job
         if isinstance(self.policy, Planner):
-            self.policy.admit(slot)
+            self.policy.admit(Slot(slot))
 
     def endless(self, source: Iterator[Job], warmup: int, tokens: int) -> Score:
         """Slots always taken, until `tokens` tokens have come after `warmup` tokens."""

@@ -7,13 +7,20 @@ same window, so sampling stays exact; every schedule counts windows, never wall 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, zip_longest
-from typing import Unpack
+from typing import Protocol, Unpack
 
 from strata_cli.engine.planning.acceptance import AcceptanceTracker, CollapseWatch
 from strata_cli.engine.planning.rows import Plan, evaluate, plan_fixed, plan_rows, plan_uniform, seats
 from strata_cli.engine.planning.steptime import StepTimeEstimator, Times, WindowCost
 from strata_cli.engine.planning.tuning import DEFAULT, Tuning
 from strata_cli.engine.types import REASONS
+
+
+class Seated(Protocol):
+    """What the planner needs of a slot that a request took."""
+
+    @property
+    def index(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,7 @@ class _Part:
     survivals: list[float]  # of all drafts that it might make
     choice: Choice = Choice(0, "sitout", 0)
     probe: bool = False  # its rows are not as planned, to learn
+    sharp: list[float] = field(default_factory=list)  # survivals by what its chain's probabilities say
     drafts: int = 0
     ended: bool = False  # the chain, by a draft below the threshold
     probabilities: Sequence[float | None] = ()
@@ -114,17 +122,19 @@ class Planner:
         self._collapse = CollapseWatch(tuning)
         self._window = self._measured = self._turn = 0
         self._tried = [[0] * spec for _ in range(batch)]  # the window in which each position was last verified
-        self._last = [0] * batch  # L as last planned; 0: not yet
         self._parts: dict[int, _Part] = {}
         self._cost: WindowCost | None = None  # by which rows are settled; None: as they were chosen
 
-    def admit(self, slot: int) -> None:
+    def admit(self, slot: Seated) -> None:
         """A new request took the slot."""
-        self.acceptance.reset(slot)
-        self._tried[slot], self._last[slot] = [self._window] * self.spec, 0
+        self.acceptance.reset(slot.index)
+        self._tried[slot.index] = [self._window] * self.spec
 
     def release(self, slot: int) -> None:
         """The slot's request left it."""
+
+    def undo(self, slot: Seated) -> None:
+        """What failed half way taught nothing."""
 
     def choose(self, views: Sequence[SlotView]) -> list[Choice]:
         """Rows for each view, in order: in all at most the budget, none above its limit."""
@@ -150,21 +160,23 @@ class Planner:
         steps = [self._follow(self._parts[slot], m) for slot, m in made.items()]
         L = [min(p.choice.L, p.drafts + 1) for p in parts]
         if self._cost is not None and any(q is not None for p in parts for q in p.probabilities):
-            paid = self._cost.other + self._cost.chain(max(steps), sum(steps))
-            cost = WindowCost(self._cost.verify, other=paid)
-            L = self._best([p.survivals for p in parts], [p.drafts + 1 for p in parts], cost).L
+            # what is drafted is paid for; a row must bring as much for its time as windows do in general, not this one
+            paid, many = self._cost.other + self._cost.chain(max(steps), sum(steps)), 100 * (self.fair == "total")
+            cost = WindowCost(self._cost.verify, other=paid + many * self._usual.ms)
+            limits = [p.drafts + 1 for p in parts]
+            L = self._best([p.sharp or p.survivals for p in parts], limits, cost, many * self._usual.tokens).L
+        settled = {}
         for p, n in zip(parts, L):
             reason = p.view.limit_reason if n == p.view.limit else p.choice.reason
             if n < p.choice.L:
-                gave_out = n == p.drafts + 1 == made[p.view.slot].drafts + 1 and not p.ended
-                reason = "nodraft" if gave_out else "acceptance"
-            p.choice = replace(p.choice, L=n, reason=reason)
-        return {slot: self._parts[slot].choice for slot in made}
+                reason = "nodraft" if n == p.drafts + 1 and not p.ended else "acceptance"
+            if p.view.slot in made:
+                settled[p.view.slot] = replace(p.choice, L=n, reason=reason)
+        return settled
 
     def record(self, outcomes: Sequence[Outcome], **times: Unpack[Times]) -> None:
         """One window's outcomes (one per decoding slot), and what it cost."""
         self._window += 1
-        self.acceptance.tick()
         for o in outcomes:
             p = self._parts.get(o.slot)
             if p is None or not o.L:
@@ -188,7 +200,7 @@ class Planner:
         base = self.steptime.cost()
         while True:
             cost = replace(base, other=base.other + base.per_ctx * sum(p.view.ctx for p in parts))
-            plan = self._plan(parts, cost)
+            plan = self._best([p.survivals for p in parts], [p.view.limit for p in parts], cost)
             free = [i for i, p in enumerate(parts) if p.view.missed < self.tuning.max_missed]
             if self.fair != "total" or len(parts) == 1 or not free or not base.per_ctx:
                 break
@@ -197,29 +209,19 @@ class Planner:
             if tokens >= plan.value * base.per_ctx * parts[k].view.ctx:
                 break
             del parts[k]
-        for p, n in zip(parts, plan.L):
-            self._last[p.view.slot] = n
         learning = self._explore(parts, plan, cost)
         ends = [(n - 1, 0.0) for n in learning or plan.L]
         if learning is None and not self.certain and self.tuning.bins:
+            self._usual = plan
             self._cost, ends = cost, self._depths(parts, plan, cost)
         for k, (p, n, (depth, stop)) in enumerate(zip(parts, learning or plan.L, ends)):
             p.choice = Choice(n, self._reason(parts, k, n, plan, cost), depth, max(stop, self.min_p))
 
-    def _best(self, survivals: Sequence[Sequence[float]], limits: Sequence[int], cost: WindowCost) -> Plan:
+    def _best(
+        self, survivals: Sequence[Sequence[float]], limits: Sequence[int], cost: WindowCost, beside: float = 0.0
+    ) -> Plan:
         chooser = plan_rows if self.plan == "rows" else plan_uniform
-        return chooser(survivals, limits, self.rows, cost, self.fair)
-
-    def _plan(self, parts: Sequence[_Part], cost: WindowCost) -> Plan:
-        """The best plan, or the last window's if that is all but as good (hysteresis: L does not thrash)."""
-        survivals, share = [p.survivals for p in parts], self.tuning.stay
-        best = self._best(survivals, [p.view.limit for p in parts], cost)
-        last = [self._last[p.view.slot] for p in parts]
-        if sum(last) > self.rows or not all(0 < n <= p.view.limit for n, p in zip(last, parts)):
-            return best
-        stay = evaluate(last, survivals, cost, self.fair)
-        near = best.value * (1 - share) if self.fair == "total" else best.value - len(last) * share
-        return stay if stay.value >= near else best
+        return chooser(survivals, limits, self.rows, cost, self.fair, beside)
 
     def _explore(self, parts: Sequence[_Part], plan: Plan, cost: WindowCost) -> list[int] | None:
         """L of a window that is run to learn: the best one if what is not known, or not lately, were good news. None
@@ -229,16 +231,16 @@ class Planner:
         they are reached; others whose turn is near come along, as a step of the chain is paid once.
         """
         survivals, limits = [p.survivals for p in parts], [p.view.limit for p in parts]
-        bucket, known, verify, padded = 0, False, cost.verify, self.steptime.padded
+        bucket, forced, verify, padded = 0, False, cost.verify, self.steptime.padded
         if self._window >= self._measured + self.tuning.measure:
             self._measured = self._window
             sums: Sequence[int] = range(len(parts), min(self.rows, sum(limits)) + 1)
             if self.plan == "uniform":
                 most = self.rows // len(parts)
                 sums = sorted({sum(min(n, limit) for limit in limits) for n in range(1, most + 1)})
-            bucket, known = self.steptime.wanted(sums)
+            bucket, forced = self.steptime.wanted(sums)
         if bucket:
-            low = verify[max(padded.index(bucket) - 1, 1)] if known else 1e-3  # all but free
+            low = 1e-3 if forced else verify[max(padded.index(bucket) - 1, 1)]
             verify = [low if b == bucket else ms for b, ms in zip(padded, verify)]
         else:
             at = [(self._tried[p.view.slot], n - 1) for p, n in zip(parts, plan.L)]
@@ -274,12 +276,14 @@ class Planner:
         planned = max(plan.L) - 1
         deepest = max(planned, min(ends[1], planned + ends[1] - ends[0]))
         depths = [max(n - 1, sum(told > 0.0 for _, told in w[:deepest])) for n, w in zip(plan.L, worth)]
-        return [(depth, self.acceptance.hopeless(p.view.slot, row)) for depth, p in zip(depths, parts)]
+        return [
+            (depth, self.acceptance.hopeless(p.view.slot, row) if depth else 0.0) for depth, p in zip(depths, parts)
+        ]
 
     def _follow(self, part: _Part, made: Made) -> int:
         """Read one slot's chain as far as it counts: its length, and what its drafts are worth."""
         part.probabilities = [*(made.probabilities or ()), *[None] * made.drafts][: made.drafts]
-        part.drafts, part.survivals, s = made.drafts, [*part.survivals], [1.0, *part.survivals]
+        part.drafts, part.ended, part.chances, s = made.drafts, False, [], [1.0, *part.survivals]
         for j, p in enumerate(part.probabilities, 1):
             expected = chance = s[j] / s[j - 1]
             if p is not None and self._cost is not None:
@@ -287,11 +291,10 @@ class Planner:
                 s[j:] = [x * chance / expected for x in s[j:]]
             part.chances.append(chance)
             if p is not None and p < part.choice.stop:
-                part.ended, part.survivals = True, s[1:]
-                part.drafts = j if self.certain or p >= self.min_p else j - 1
-                return j
-        part.survivals = s[1:]
-        return made.drafts
+                part.ended, part.drafts = True, j if self.certain or p >= self.min_p else j - 1
+                break
+        part.sharp = s[1:]
+        return len(part.chances)
 
     def _reason(self, parts: Sequence[_Part], k: int, n: int, plan: Plan, cost: WindowCost) -> str:
         """Why slot k got n rows and no more."""

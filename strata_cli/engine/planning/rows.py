@@ -34,14 +34,21 @@ def evaluate(L: Sequence[int], survivals: Survivals, cost: WindowCost, fair: str
     return Plan(list(L), tokens, ms, value)
 
 
-def plan_uniform(survivals: Survivals, limits: Sequence[int], rows: int, cost: WindowCost, fair: str = "total") -> Plan:
-    """One L for all slots (cut to each slot's own limit): the one of greatest value. Needs rows >= slots >= 1."""
+def plan_uniform(
+    survivals: Survivals, limits: Sequence[int], rows: int, cost: WindowCost, fair: str = "total", beside: float = 0.0
+) -> Plan:
+    """One L for all slots (cut to each slot's own limit): the one of greatest value. Needs rows >= slots >= 1.
+
+    `beside`: tokens that come in the time of `cost.other` whatever is chosen (for fairness "total").
+    """
     most = min(max(limits), rows // len(limits))
     plans = (evaluate([min(n, limit) for limit in limits], survivals, cost, fair) for n in range(1, most + 1))
-    return max(plans, key=lambda plan: plan.value)
+    return max(plans, key=lambda plan: plan.value + beside / plan.ms)
 
 
-def plan_rows(survivals: Survivals, limits: Sequence[int], rows: int, cost: WindowCost, fair: str = "total") -> Plan:
+def plan_rows(
+    survivals: Survivals, limits: Sequence[int], rows: int, cost: WindowCost, fair: str = "total", beside: float = 0.0
+) -> Plan:
     """Each slot its own L: the best over every chain depth and every number of rows. Needs rows >= slots >= 1.
 
     For a given depth and number of rows the best choice is the rows of greatest gain, over all slots together. A slot's
@@ -63,12 +70,12 @@ def plan_rows(survivals: Survivals, limits: Sequence[int], rows: int, cost: Wind
     room = rows - slots
     by_drafts = [ms + cost.draft * n for n, ms in enumerate(cost.verify[slots : slots + room + 1])]
     by_drafts += [inf] * (len(gains) - room)
-    base, fixed, step = float(slots) if total else 0.0, cost.other + cost.start, cost.step
+    base, fixed, step = slots + beside if total else 0.0, cost.other + cost.start, cost.step
     # under "slots" the geometric mean of the slots' tokens per ms: the same order as the sum of logarithms
     best = (base if total else 1.0) / (by_drafts[0] + cost.other)
     best_depth = best_drafts = 0
     for depth in range(1 if step else max(deepest, 1), deepest + 1):
-        if total and width[depth - 1] <= best * step:
+        if step and total and width[depth - 1] <= best * step:
             break  # this step and all further ones bring less than their time does otherwise
         chain, gained, n = fixed + step * depth, base, 0
         for gain, j, _ in gains:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import mul
 from statistics import median
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 from strata_cli.engine.planning.tuning import DEFAULT, Tuning
 
@@ -42,9 +42,9 @@ class WindowCost:
 
 
 class Times(TypedDict):
-    """What a window of `rows` rows (before padding) over contexts of `ctx_total` tokens cost in ms; its chain had `depth`
-    steps and made `drafts` drafts, verified or not. None for a part that does not show what a window of decode rows
-    costs: it also carried prompt rows, or was done twice.
+    """What a window of `rows` rows (before padding) over contexts of `ctx_total` tokens cost in ms; its chain had
+    `depth` steps and made `drafts` drafts, verified or not. None for a part that does not show what a window of decode
+    rows costs: it also carried prompt rows, or was done twice.
     """
 
     rows: int
@@ -54,11 +54,6 @@ class Times(TypedDict):
     verify_ms: float | None
     draft_ms: float | None
     other_ms: float | None
-
-
-def cut(ms: float, expected: float, share: float) -> float:
-    """`ms`, or where it is further than that share from what was expected, that far."""
-    return min(max(ms, expected * (1.0 - share)), expected * (1.0 + share))
 
 
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
@@ -73,14 +68,18 @@ def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     return [mean for mean, _, n in blocks for _ in range(n)]
 
 
+def cut(ms: float, expected: float, share: float) -> float:
+    """`ms`, or where it is further than that share from what was expected, that far."""
+    return min(max(ms, expected * (1.0 - share)), expected * (1.0 + share))
+
+
 class _Chain:
     """start, step and draft by least squares with forgetting, none negative; the guess is worth one window (ridge)."""
 
     def __init__(self, tuning: Tuning):
         self.tuning, self.keep, self.n = tuning, 1.0 - 1.0 / tuning.shared, 0
-        self.ms = list(tuning.chain_ms)
+        self.ms, self.xy = list(tuning.chain_ms), list(tuning.chain_ms)
         self.xx = [[float(i == j) for j in range(3)] for i in range(3)]
-        self.xy = list(self.ms)
 
     def add(self, depth: int, drafts: int, ms: float) -> None:
         x = (1.0, depth, drafts)
@@ -94,23 +93,20 @@ class _Chain:
             self.ms[i] = max(0.0, self.ms[i] + (self.xy[i] - sum(map(mul, row, self.ms))) / row[i])
 
 
-@dataclass(slots=True)
 class _Bucket:
-    """Windows of one padded number of rows."""
+    """Windows of one padded number of rows: recent times without context, and means over time with it."""
 
-    ms: deque[float]  # recent times, context taken out
-    last: int = 0  # window in which it was last run, or asked for
-    seen: int = 0
-    mean_ctx: float = 0.0
-    mean_ms: float = 0.0
+    def __init__(self, samples: int):
+        self.ms = deque[float](maxlen=samples)
+        self.last = self.asked = self.seen = 0  # windows: last run, last asked for; times run
+        self.mean_ctx = self.mean_ms = 0.0
 
 
 class StepTimeEstimator:
     """Measured ms of windows up to `rows` rows, padded by `bucket`; `cost()` is the current WindowCost.
 
-    Each bucket that was really run gives the median of its recent samples, less an allowance while they are few;
-    these are made non-decreasing; between two such buckets is interpolated, beyond them the nearest holds: rows are
-    free until they are seen not to be, and so get tried.
+    Each bucket that was really run gives the median of its recent samples; these are made non-decreasing; between two
+    such buckets is interpolated, beyond them the nearest holds: rows are free until they are seen not to be.
     """
 
     def __init__(self, rows: int, bucket: Callable[[int], int], tuning: Tuning = DEFAULT):
@@ -118,37 +114,27 @@ class StepTimeEstimator:
         assert all(r <= p for r, p in enumerate(self.padded)), "a bucket holds the rows padded to it"
         self.tuning = tuning
         self.per_ctx = 0.0
-        self._buckets: dict[int, _Bucket] = {}
+        self._buckets = {b: _Bucket(tuning.samples) for b in sorted({*self.padded[1:]})}
         self._chain = _Chain(tuning)
         self._other: deque[float] = deque(maxlen=tuning.samples)
         self._sxx = self._sxy = self._noise = 0.0
         self._windows = self._new = 0
         self._cost = self._fit()
 
-    def record(
-        self,
-        *,
-        rows: int,
-        depth: int,
-        drafts: int,
-        ctx_total: int,
-        verify_ms: float | None,
-        draft_ms: float | None,
-        other_ms: float | None,
-    ) -> None:
+    def record(self, **times: Unpack[Times]) -> None:
         """One window's times."""
         self._windows += 1
         self._new += 1
-        samples = 1
-        if verify_ms is not None and rows:
-            bucket = self._buckets.setdefault(self.padded[rows], _Bucket(deque(maxlen=self.tuning.samples)))
-            self._learn_context(bucket, ctx_total, verify_ms)
-            self._add(bucket, max(verify_ms - self.per_ctx * ctx_total, 1e-3))  # no window is free
+        samples, rows = 1, times["rows"]
+        if (ms := times["verify_ms"]) is not None and rows:
+            bucket = self._buckets[self.padded[rows]]
+            self._learn_context(bucket, times["ctx_total"], ms)
+            self._add(bucket, max(ms - self.per_ctx * times["ctx_total"], 1e-3))  # no window is free
             samples = len(bucket.ms)
-        if draft_ms is not None and depth:
-            self._chain.add(depth, drafts, draft_ms)
-        if other_ms is not None:
-            self._other.append(other_ms)
+        if (ms := times["draft_ms"]) is not None and times["depth"]:
+            self._chain.add(times["depth"], times["drafts"], ms)
+        if (ms := times["other_ms"]) is not None:
+            self._other.append(ms)
         if 2 * self._new >= samples or self._chain.n <= self.tuning.trusted:  # fewer hardly change a median
             self._new, self._cost = 0, self._fit()
 
@@ -156,30 +142,28 @@ class StepTimeEstimator:
         return self._cost
 
     def wanted(self, choices: Sequence[int]) -> tuple[int, bool]:
-        """A bucket of these numbers of rows (ascending) that is worth running to learn its cost, and whether it is
-        known by now.
+        """A bucket of these numbers of rows (ascending) that may be worth running to learn its cost (0: none), and
+        whether by all means.
 
-        Unknown: the least, the most, or one in a wide gap. Known: one that was not run for as many windows as its
-        samples are worth; a burst of other work may have spoilt them, and what seems slow is not run by itself.
+        So are the least and the most while they are unknown. Any other one that was not run for as many windows as its
+        samples are worth: what seems slow is not run by itself, and a burst of other work may have made it seem so.
         """
-        buckets = sorted({self.padded[r] for r in choices})
-        for b in (buckets[0], buckets[-1], *buckets):
-            if not self._trusted(b):
-                return b, False
-        b = min(buckets, key=lambda b: self._due(self._buckets[b]))
-        if self._due(self._buckets[b]) > self._windows:
+        asked = {self.padded[r]: self._buckets[self.padded[r]] for r in choices}
+        for b in (min(asked), max(asked)):
+            if len(asked[b].ms) < self.tuning.trusted:
+                return b, True
+        b = min(asked, key=lambda b: self._due(asked[b]))
+        if self._due(asked[b]) > self._windows:
             return 0, False
-        self._buckets[b].last = self._windows  # whether it is run then or not
-        return b, True
-
-    def _trusted(self, b: int) -> bool:
-        return b in self._buckets and len(self._buckets[b].ms) >= self.tuning.trusted
+        asked[b].asked = self._windows  # whether it is run then or not
+        return b, False
 
     def _due(self, bucket: _Bucket) -> float:
-        return bucket.last + self.tuning.doubt * len(bucket.ms)
+        return max(bucket.last, bucket.asked) + self.tuning.doubt * (len(bucket.ms) or 1)
 
     def _add(self, bucket: _Bucket, ms: float) -> None:
-        if self._due(bucket) < self._windows and bucket.ms and abs(ms / median(bucket.ms) - 1.0) > self.tuning.unlike:
+        long_ago = bucket.last + self.tuning.doubt * len(bucket.ms) < self._windows
+        if long_ago and bucket.ms and abs(ms / median(bucket.ms) - 1.0) > self.tuning.unlike:
             while len(bucket.ms) > 2:  # the machine became slower or faster since
                 bucket.ms.popleft()
         bucket.ms.append(ms)
@@ -206,14 +190,10 @@ class StepTimeEstimator:
         bucket.mean_ms += weight * (ms - bucket.mean_ms)
 
     def _fit(self) -> WindowCost:
-        known = [b for b in sorted(self._buckets) if self._trusted(b)] or sorted(self._buckets)
+        run = [b for b, bucket in self._buckets.items() if bucket.ms]
+        known = [b for b in run if len(self._buckets[b].ms) >= self.tuning.trusted] or run
         times = [self._buckets[b].ms for b in known]
-        middle = [median(ms) for ms in times]
-        # noise as the median relative deviation, times 1.48 a standard deviation (robust: outliers do not count)
-        noise = 1.48 * median([abs(x / m - 1.0) for m, ms in zip(middle, times) for x in ms] or [0.0])
-        counts = [len(ms) for ms in times]
-        hoped = [m * (1.0 - min(self.tuning.hope * noise / n**0.5, 0.5)) for m, n in zip(middle, counts)]
-        points = list(zip(known, isotonic(hoped, counts))) or [(1, 1.0)]
+        points = list(zip(known, isotonic([median(ms) for ms in times], [len(ms) for ms in times]))) or [(1, 1.0)]
         at = {b: _interpolate(points, b) for b in {*self.padded}}
         other = median(self._other) if self._other else 0.0
         start, step, draft = self._chain.ms
