@@ -208,7 +208,7 @@ def test_a_number_of_rows_that_a_burst_made_look_slow_is_measured_again() -> Non
         return slow * {1: 10.0, 2: 13.0}[-(-rows // 8)]
 
     bench = Bench(made(spec=3, bucket=lambda n: -(-n // 8) * 8), [0.9] * 4, verify, step_ms=1.0)
-    bench.windows(25)
+    bench.windows(8)
     assert max(means(bench.windows(10))) < 3, "the burst is believed at first"
     bench.windows(150)
     assert min(means(bench.windows(50))) > 3.8
@@ -378,7 +378,8 @@ def test_a_chain_stops_when_the_next_draft_no_longer_pays() -> None:
     assert bench.planner.asks
     assert choice.L > 2 and 0.05 < choice.stop < 0.95
     assert drafted(bench.planner, [choice], [[None] * 4])[0] == choice, "without a probability the plan stands"
-    assert drafted(bench.planner, planned(bench), [[0.95] * 4])[0].L == 5
+    (choice,) = planned(bench)
+    assert drafted(bench.planner, [choice], [[0.95] * 4])[0].L == choice.depth + 1
     (settled,) = drafted(bench.planner, planned(bench), [[0.05] * 4])
     assert (settled.L, settled.reason) == (1, "acceptance")
 
@@ -400,14 +401,15 @@ def test_a_kind_of_draft_that_was_left_out_is_tried_again_after_a_while() -> Non
 
 
 def test_rows_of_a_chain_that_stops_go_to_those_that_do_well() -> None:
-    """Two slots, 6 rows: 3 + 3 as planned, until one's first draft turns out to be bad."""
-    bench = Bench(made(batch=2, rows=6), [0.8, 0.8])
+    """Two slots, 7 rows: 3 and 4 as planned, until the first draft of the one with more turns out to be bad."""
+    bench = Bench(made(batch=2, rows=7), [0.8, 0.8])
     told(bench)
     choices = planned(bench)
-    assert [c.L for c in choices] == [3, 3]
-    settled = drafted(bench.planner, choices, [[0.05] * 4, [0.95] * 4])
-    assert settled[0].L < 3 < settled[1].L == choices[1].depth + 1
-    assert settled[0].reason == "acceptance"
+    assert sorted(c.L for c in choices) == [3, 4] and {c.depth for c in choices} == {3}
+    bad = choices[0].L == 4, choices[1].L == 4
+    settled = drafted(bench.planner, choices, [[0.05 if is_bad else 0.95] * 4 for is_bad in bad])
+    assert [c.L for c in settled if c.L < 4] == [2] or [c.L for c in settled if c.L < 4] == [1]
+    assert {settled[i].reason for i in (0, 1) if bad[i]} == {"acceptance"}
 
 
 def test_a_slot_that_planned_no_draft_may_earn_rows_by_what_its_drafts_look_like() -> None:

@@ -43,7 +43,6 @@ class AcceptanceTracker:
         self._slots = [_Counts(depth, tuning.memory) for _ in range(slots)]
         # by the drafts' own probabilities; all of them forget as one is seen: what was left out as bad is tried again
         self._bins = _Counts(tuning.bins, tuning.shared * max(tuning.bins, 1))
-        self._told, self._all = 0.0, 1.0  # variance of what drafts do: what probabilities tell of it, and all
         self._cache: dict[int, tuple[list[float], list[float]]] = {}
 
     def reset(self, slot: int) -> None:
@@ -60,18 +59,14 @@ class AcceptanceTracker:
         them but was not verified. It counts as that much of an acceptance, or only what looked good would count.
         """
         assert 0 <= accepted <= verified <= self.depth
-        expected, bins = self._estimate(slot)[0], self._bins
         for j in range(min(accepted + 1, verified)):
             hit = j < accepted
             self._slots[slot].add(j, hit)
             self._pool.add(j, hit)
             p = known[j] if j < len(known) else None
             if p is not None and self.tuning.bins:
-                a, b = expected[j], self._bin(p)
-                told = (hit - a) * (bins.rate(b, a, self.tuning.strength) - a)
-                self._told, self._all = self._told * bins.keep + told, self._all * bins.keep + a * (1.0 - a)
-                bins.age()
-                bins.add(b, hit)
+                self._bins.age()
+                self._bins.add(self._bin(p), hit)
         if dropped is not None and accepted == verified < self.depth:
             self._slots[slot].add(verified, dropped)
             self._pool.add(verified, dropped)
@@ -87,9 +82,8 @@ class AcceptanceTracker:
         return self._estimate(slot)[0][position - 1]
 
     def sharpened(self, slot: int, position: int, probability: float) -> float:
-        """The chance of a draft to which its drafter gave this `probability`: by how such drafts fared in whatever slot;
-        where few were seen, by the slot's own rate at the position. It is never taken at its word: under coupled
-        sampling an improbable draft holds far more often.
+        """The chance of a draft to which its drafter gave this `probability`: by how such drafts fared in any slot; where
+        few were seen, by this slot's rate. It is not taken at its word: coupled, improbable drafts hold far more often.
         """
         return self._bins.rate(self._bin(probability), self.conditional(slot, position), self.tuning.strength)
 
@@ -100,20 +94,10 @@ class AcceptanceTracker:
             b += 1
         return 1.0 - (1.0 - b / bins) ** 2
 
-    def worth(self, slot: int, depth: int, row: float, draft: float) -> list[tuple[float, float]]:
-        """What the slot's drafts 1..depth are expected to bring beyond their cost, `draft` for each and `row` for its
-        row: as they are on average, and where those that their probabilities show not to be worth it get no row.
-
-        A draft's chance is taken to be one of two: what it is more by where it holds, it is less by where it does not.
-        """
-        told = max(self._told / self._all, 0.0) ** 0.5
-        found, high, likely = [], 1.0, 1.0
-        for a, s in zip(*(e[:depth] for e in self._estimate(slot))):
-            high, likely = high * (a + (1.0 - a) * told), likely * a
-            low = (s - likely * high) / (1.0 - likely)
-            good = likely * max(high - row, 0.0) + (1.0 - likely) * max(low - row, 0.0)
-            found.append((max(s - row - draft, 0.0), max(good - draft, 0.0)))
-        return found
+    @property
+    def told(self) -> bool:
+        """Whether drafts have come with probabilities."""
+        return any(self._bins.seen)
 
     def _bin(self, probability: float) -> int:
         bins = self.tuning.bins

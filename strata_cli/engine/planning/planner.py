@@ -6,7 +6,6 @@ same window, so sampling stays exact; every schedule counts windows, never wall 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, zip_longest
 from typing import Protocol, Unpack
 
 from strata_cli.engine.planning.acceptance import AcceptanceTracker, CollapseWatch
@@ -210,11 +209,16 @@ class Planner:
                 break
             del parts[k]
         learning = self._explore(parts, plan, cost)
-        ends = [(n - 1, 0.0) for n in learning or plan.L]
+        L, slots, value = learning or plan.L, len(parts), plan.tokens / plan.ms
+        depths, deepest, row = [n - 1 for n in L], max(L) - 1, 0.0
         if learning is None and not self.certain and self.tuning.bins:
-            self._usual = plan
-            self._cost, ends = cost, self._depths(parts, plan, cost)
-        for k, (p, n, (depth, stop)) in enumerate(zip(parts, learning or plan.L, ends)):
+            self._cost, self._usual = cost, plan
+            row = value * (cost.verify[sum(L)] - cost.verify[slots]) / max(sum(L) - slots, 1)
+            if self.acceptance.told:  # the step is paid once: who has a chance drafts along, and rows are settled later
+                worth = [sum(s > value * cost.draft for s in p.survivals[:deepest]) for p in parts]
+                depths = list(map(max, depths, worth))
+        for k, (p, n, depth) in enumerate(zip(parts, L, depths)):
+            stop = self.acceptance.hopeless(p.view.slot, row) if depth and row else 0.0
             p.choice = Choice(n, self._reason(parts, k, n, plan, cost), depth, max(stop, self.min_p))
 
     def _best(
@@ -258,27 +262,6 @@ class Planner:
         for p, n, planned in zip(parts, L, plan.L):
             p.probe = n != planned
         return L
-
-    def _depths(self, parts: Sequence[_Part], plan: Plan, cost: WindowCost) -> list[tuple[int, float]]:
-        """How deep each slot's chain may go, and the probability that ends it: as far as planned, and further where
-        drafts are worth it once their probabilities tell which of them deserve a row.
-        """
-        value, rows, slots = plan.tokens / plan.ms, sum(plan.L), len(parts)
-        row = value * (cost.verify[rows] - cost.verify[slots]) / max(rows - slots, 1)
-        if rows >= self.rows:  # then a row costs what it would bring another slot
-            row = max(row, min((p.survivals[n - 2] for p, n in zip(parts, plan.L) if n > 1), default=0.0))
-        worth = [self.acceptance.worth(p.view.slot, p.view.limit - 1, row, value * cost.draft) for p in parts]
-        ends = []
-        for k in (0, 1):  # without and with their probabilities
-            steps = (sum(w[k] for w in at) - value * cost.step for at in zip_longest(*worth, fillvalue=(0.0, 0.0)))
-            totals = [0.0, *accumulate(steps)]
-            ends.append(totals.index(max(totals)))
-        planned = max(plan.L) - 1
-        deepest = max(planned, min(ends[1], planned + ends[1] - ends[0]))
-        depths = [max(n - 1, sum(told > 0.0 for _, told in w[:deepest])) for n, w in zip(plan.L, worth)]
-        return [
-            (depth, self.acceptance.hopeless(p.view.slot, row) if depth else 0.0) for depth, p in zip(depths, parts)
-        ]
 
     def _follow(self, part: _Part, made: Made) -> int:
         """Read one slot's chain as far as it counts: its length, and what its drafts are worth."""

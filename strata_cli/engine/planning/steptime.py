@@ -193,19 +193,16 @@ class StepTimeEstimator:
         run = [b for b, bucket in self._buckets.items() if bucket.ms]
         known = [b for b in run if len(self._buckets[b].ms) >= self.tuning.trusted] or run
         times = [self._buckets[b].ms for b in known]
-        points = list(zip(known, isotonic([median(ms) for ms in times], [len(ms) for ms in times]))) or [(1, 1.0)]
-        at = {b: _interpolate(points, b) for b in {*self.padded}}
+        level = isotonic([median(ms) for ms in times], [len(ms) for ms in times]) or [1.0]
+        at = {b: _interpolate([0, *known], [level[0], *level], b) for b in {*self.padded}}
         other = median(self._other) if self._other else 0.0
         start, step, draft = self._chain.ms
         return WindowCost([0.0, *(at[b] for b in self.padded[1:])], start, step, draft, other, self.per_ctx)
 
 
-def _interpolate(points: Sequence[tuple[int, float]], x: int) -> float:
-    """Piecewise linear through `points` (sorted by x), constant beyond the first and the last."""
-    i = bisect_left(points, x, key=lambda p: p[0])
-    if i == len(points):
-        return points[-1][1]
-    if i == 0:
-        return points[0][1]
-    (x0, y0), (x1, y1) = points[i - 1], points[i]
-    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+def _interpolate(xs: Sequence[int], ys: Sequence[float], x: int) -> float:
+    """Piecewise linear through the points, as the last one beyond it."""
+    i = bisect_left(xs, x)
+    if i == len(xs) or xs[i] == x:
+        return ys[min(i, len(xs) - 1)]
+    return ys[i - 1] + (ys[i] - ys[i - 1]) * (x - xs[i - 1]) / (xs[i] - xs[i - 1])
