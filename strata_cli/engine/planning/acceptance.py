@@ -1,8 +1,8 @@
 """How likely each draft is to be accepted: per slot and position, from what windows have shown. No torch.
 
-Position j (1-based) is the j-th draft of a chain. Its conditional acceptance a_j is P(accepted | drafts 1..j-1 were);
-survival s_j = a_1 * ... * a_j never rises with j. A position that a window did not reach says nothing (censoring), so
-only conditional acceptance is estimated; the cumulative figure would be biased by the planner's own choices.
+a_j is the conditional acceptance of a chain's j-th draft (from 1), P(accepted | the drafts before it were); survival
+s_j = a_1 * ... * a_j never rises. A position that a window did not reach says nothing (censoring), so only conditional
+acceptance is estimated; the cumulative figure would be biased by the planner's own choices.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ class _Counts:
         self.accepted[j] = self.accepted[j] * self.keep + accepted
         self.seen[j] = self.seen[j] * self.keep + 1.0
 
-    def age(self) -> None:
+    def fade(self) -> None:
         self.accepted, self.seen = [x * self.keep for x in self.accepted], [x * self.keep for x in self.seen]
 
     def rate(self, j: int, prior: float, strength: float) -> float:
@@ -41,8 +41,7 @@ class AcceptanceTracker:
         self.depth, self.tuning = depth, tuning
         self._pool = _Counts(depth, tuning.shared)
         self._slots = [_Counts(depth, tuning.memory) for _ in range(slots)]
-        # by the drafts' own probabilities; all of them forget as one is seen: what was left out as bad is tried again
-        self._bins = _Counts(tuning.bins, tuning.shared * max(tuning.bins, 1))
+        self.bins = _Counts(tuning.bins, tuning.shared * max(tuning.bins, 1))  # by probability, finer near 1
         self._cache: dict[int, tuple[list[float], list[float]]] = {}
 
     def reset(self, slot: int) -> None:
@@ -65,8 +64,8 @@ class AcceptanceTracker:
             self._pool.add(j, hit)
             p = known[j] if j < len(known) else None
             if p is not None and self.tuning.bins:
-                self._bins.age()
-                self._bins.add(self._bin(p), hit)
+                self.bins.fade()  # all of them as one is seen: what was left out as bad is tried again
+                self.bins.add(self._bin(p), hit)
         if dropped is not None and accepted == verified < self.depth:
             self._slots[slot].add(verified, dropped)
             self._pool.add(verified, dropped)
@@ -82,22 +81,17 @@ class AcceptanceTracker:
         return self._estimate(slot)[0][position - 1]
 
     def sharpened(self, slot: int, position: int, probability: float) -> float:
-        """The chance of a draft to which its drafter gave this `probability`: by how such drafts fared in any slot; where
-        few were seen, by this slot's rate. It is not taken at its word: coupled, improbable drafts hold far more often.
+        """The chance of a draft to which its drafter gave this `probability`: by how such drafts fared in any slot, and
+        where few were seen by this slot's rate. Never at its word: coupled, improbable drafts hold far more often.
         """
-        return self._bins.rate(self._bin(probability), self.conditional(slot, position), self.tuning.strength)
+        return self.bins.rate(self._bin(probability), self.conditional(slot, position), self.tuning.strength)
 
     def hopeless(self, slot: int, price: float) -> float:
         """The probability below which the slot's drafts hold less often than `price`; 0 where there is none."""
         b, rate, bins = 0, self.conditional(slot, 1), self.tuning.bins
-        while b < bins and self._bins.seen[b] and self._bins.rate(b, rate, self.tuning.strength) < price:
+        while b < bins and self.bins.seen[b] and self.bins.rate(b, rate, self.tuning.strength) < price:
             b += 1
         return 1.0 - (1.0 - b / bins) ** 2
-
-    @property
-    def told(self) -> bool:
-        """Whether drafts have come with probabilities."""
-        return any(self._bins.seen)
 
     def _bin(self, probability: float) -> int:
         bins = self.tuning.bins
@@ -124,7 +118,7 @@ class CollapseWatch:
 
     def __init__(self, tuning: Tuning = DEFAULT) -> None:
         self.tuning, self._best, self._done = tuning, tuning.guess, False
-        self._recent: dict[int, deque[tuple[int, bool]]] = {}  # bands, each twice as wide as the one before
+        self._recent: dict[int, deque[tuple[int, bool]]] = {}  # bands of context, each twice as wide as the one before
 
     def observe(self, ctx: int, accepted: bool) -> None:
         """A first draft was judged at a context of `ctx` tokens."""
@@ -134,15 +128,12 @@ class CollapseWatch:
     def warning(self) -> str | None:
         """One line with the figures, the first time a band's rate has collapsed; None before and ever after."""
         for recent in self._recent.values():
-            if self._done or 2 * len(recent) < self.tuning.rolling:
+            rate, n = sum(held for _, held in recent) / len(recent), len(recent)
+            if self._done or 2 * n < self.tuning.rolling:
                 continue
-            rate = sum(held for _, held in recent) / len(recent)
             self._best = max(self._best, rate)
             if rate < self.tuning.collapsed * self._best:
                 self._done = True
-                at = [ctx for ctx, _ in recent]
-                return (
-                    f"draft acceptance collapsed: {rate:.0%} of the last {len(recent)} first drafts held "
-                    f"at contexts of {min(at)} to {max(at)} tokens; the best so far was {self._best:.0%}"
-                )
+                at = f"at contexts of {min(recent)[0]} to {max(recent)[0]} tokens; the best so far was {self._best:.0%}"
+                return f"draft acceptance collapsed: {rate:.0%} of the last {n} first drafts held {at}"
         return None

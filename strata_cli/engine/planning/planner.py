@@ -24,10 +24,8 @@ class Seated(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SlotView:
-    """A decoding slot as the planner sees it.
-
-    `limit`: the most rows it may take now, golden row included; `limit_reason` says why no more: "user" (spec),
-    "fits" (context or max tokens), "nodraft", "fuse". `missed`: windows it sat out in a row. Sizes in tokens.
+    """A decoding slot as the planner sees it. `limit`: the most rows it may take now, golden row included, and why no
+    more: "user" (spec), "fits" (context or max tokens), "nodraft", "fuse". `missed`: windows it sat out in a row.
     """
 
     slot: int
@@ -73,17 +71,14 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Part:
-    """A slot in this window. `drafts`: those that its chain made, as far as they count."""
+    """A slot in this window. `survivals`: of all drafts that it might make, `chances`: of those that it made."""
 
     view: SlotView
-    survivals: list[float]  # of all drafts that it might make
+    survivals: list[float]
     choice: Choice = Choice(0, "sitout", 0)
     probe: bool = False  # its rows are not as planned, to learn
-    sharp: list[float] = field(default_factory=list)  # survivals by what its chain's probabilities say
-    drafts: int = 0
-    ended: bool = False  # the chain, by a draft below the threshold
     probabilities: Sequence[float | None] = ()
-    chances: list[float] = field(default_factory=list)  # of each draft, to hold once it is reached
+    chances: list[float] = field(default_factory=list)
 
 
 class Planner:
@@ -120,14 +115,16 @@ class Planner:
         self.steptime = StepTimeEstimator(self.rows, bucket, tuning)
         self._collapse = CollapseWatch(tuning)
         self._window = self._measured = self._turn = 0
-        self._tried = [[0] * spec for _ in range(batch)]  # the window in which each position was last verified
+        self._probed = [0] * batch  # the window in which a slot was last tried with more than was planned
         self._parts: dict[int, _Part] = {}
         self._cost: WindowCost | None = None  # by which rows are settled; None: as they were chosen
+        self._usual = Plan([], 1.0, 1.0, 1.0)
+        self._best = plan_rows if plan == "rows" else plan_uniform
 
     def admit(self, slot: Seated) -> None:
         """A new request took the slot."""
         self.acceptance.reset(slot.index)
-        self._tried[slot.index] = [self._window] * self.spec
+        self._probed[slot.index] = self._window
 
     def release(self, slot: int) -> None:
         """The slot's request left it."""
@@ -155,23 +152,23 @@ class Planner:
         """Rows of each slot that was to draft, now that its drafter made so many drafts. What a chain holds behind its
         first draft below the threshold does not count: it is the same whether the chain stopped there or ran on.
         """
-        parts = list(self._parts.values())
-        steps = [self._follow(self._parts[slot], m) for slot, m in made.items()]
-        L = [min(p.choice.L, p.drafts + 1) for p in parts]
-        if self._cost is not None and any(q is not None for p in parts for q in p.probabilities):
+        chains = {slot: self._follow(self._parts[slot], m) for slot, m in made.items()}
+        survivals = [chains[slot][0] if slot in made else p.survivals for slot, p in self._parts.items()]
+        limits = [chains[slot][1] + 1 if slot in made else 1 for slot in self._parts]
+        L = [min(p.choice.L, limit) for p, limit in zip(self._parts.values(), limits)]
+        if self._cost is not None and any(p is not None for m in made.values() for p in m.probabilities or ()):
+            steps = [len(self._parts[slot].chances) for slot in made]
             # what is drafted is paid for; a row must bring as much for its time as windows do in general, not this one
             paid, many = self._cost.other + self._cost.chain(max(steps), sum(steps)), 100 * (self.fair == "total")
             cost = WindowCost(self._cost.verify, other=paid + many * self._usual.ms)
-            limits = [p.drafts + 1 for p in parts]
-            L = self._best([p.sharp or p.survivals for p in parts], limits, cost, many * self._usual.tokens).L
+            L = self._best(survivals, limits, self.rows, cost, self.fair, many * self._usual.tokens).L
         settled = {}
-        for p, n in zip(parts, L):
+        for (slot, p), n, limit in zip(self._parts.items(), L, limits):
             reason = p.view.limit_reason if n == p.view.limit else p.choice.reason
             if n < p.choice.L:
-                reason = "nodraft" if n == p.drafts + 1 and not p.ended else "acceptance"
-            if p.view.slot in made:
-                settled[p.view.slot] = replace(p.choice, L=n, reason=reason)
-        return settled
+                reason = "nodraft" if n == limit and not chains[slot][2] else "acceptance"
+            settled[slot] = replace(p.choice, L=n, reason=reason)
+        return {slot: settled[slot] for slot in made}
 
     def record(self, outcomes: Sequence[Outcome], **times: Unpack[Times]) -> None:
         """One window's outcomes (one per decoding slot), and what it cost."""
@@ -183,7 +180,6 @@ class Planner:
             # a draft that got no row counts by its chance: else only those that looked good would count
             left_out = p.chances[o.verified] if o.verified == o.L - 1 < len(p.chances) else None
             self.acceptance.observe(o.slot, o.verified, o.accepted, p.probabilities, left_out)
-            self._tried[o.slot][: o.verified] = [self._window] * o.verified
             if o.verified:
                 self._collapse.observe(p.view.ctx, o.accepted > 0)
         self.steptime.record(**times)
@@ -199,74 +195,63 @@ class Planner:
         base = self.steptime.cost()
         while True:
             cost = replace(base, other=base.other + base.per_ctx * sum(p.view.ctx for p in parts))
-            plan = self._best([p.survivals for p in parts], [p.view.limit for p in parts], cost)
-            free = [i for i, p in enumerate(parts) if p.view.missed < self.tuning.max_missed]
-            if self.fair != "total" or len(parts) == 1 or not free or not base.per_ctx:
-                break
-            k = max(free, key=lambda i: parts[i].view.ctx)
+            plan = self._best([p.survivals for p in parts], [p.view.limit for p in parts], self.rows, cost, self.fair)
+            free = [(p.view.ctx, k) for k, p in enumerate(parts) if p.view.missed < self.tuning.max_missed]
+            ctx, k = max(free, default=(0, 0))
             tokens = 1.0 + sum(parts[k].survivals[: plan.L[k] - 1])
-            if tokens >= plan.value * base.per_ctx * parts[k].view.ctx:
+            if self.fair != "total" or len(parts) == 1 or tokens >= plan.value * base.per_ctx * ctx:
                 break
             del parts[k]
         learning = self._explore(parts, plan, cost)
-        L, slots, value = learning or plan.L, len(parts), plan.tokens / plan.ms
-        depths, deepest, row = [n - 1 for n in L], max(L) - 1, 0.0
+        L, value, row, deepest = learning or plan.L, plan.tokens / plan.ms, 0.0, 0
         if learning is None and not self.certain and self.tuning.bins:
             self._cost, self._usual = cost, plan
-            row = value * (cost.verify[sum(L)] - cost.verify[slots]) / max(sum(L) - slots, 1)
-            if self.acceptance.told:  # the step is paid once: who has a chance drafts along, and rows are settled later
-                worth = [sum(s > value * cost.draft for s in p.survivals[:deepest]) for p in parts]
-                depths = list(map(max, depths, worth))
-        for k, (p, n, depth) in enumerate(zip(parts, L, depths)):
-            stop = self.acceptance.hopeless(p.view.slot, row) if depth and row else 0.0
+            row = value * (cost.verify[sum(L)] - cost.verify[len(L)]) / max(sum(L) - len(L), 1)
+            # a step is paid once: where rows can be settled by probabilities, whoever has a chance drafts along
+            deepest = (max(L) - 1) * any(self.acceptance.bins.seen)
+        for k, (p, n) in enumerate(zip(parts, L)):
+            depth = max(n - 1, sum(s > value * cost.draft for s in p.survivals[:deepest]))
+            stop = self.acceptance.hopeless(p.view.slot, row) if depth else 0.0
             p.choice = Choice(n, self._reason(parts, k, n, plan, cost), depth, max(stop, self.min_p))
 
-    def _best(
-        self, survivals: Sequence[Sequence[float]], limits: Sequence[int], cost: WindowCost, beside: float = 0.0
-    ) -> Plan:
-        chooser = plan_rows if self.plan == "rows" else plan_uniform
-        return chooser(survivals, limits, self.rows, cost, self.fair, beside)
-
     def _explore(self, parts: Sequence[_Part], plan: Plan, cost: WindowCost) -> list[int] | None:
-        """L of a window that is run to learn: the best one if what is not known, or not lately, were good news. None
-        where there is nothing, or where even so the plan would stand.
-
-        Good news of a number of rows: it costs no more than fewer do. Of positions left out for long: they hold once
-        they are reached; others whose turn is near come along, as a step of the chain is paid once.
+        """L of a window that is run to learn: the best one if what is not known, or not lately, were good news (rows
+        cost no more than fewer do; a position left out for long holds once it is reached). None: the plan stands.
         """
-        survivals, limits = [p.survivals for p in parts], [p.view.limit for p in parts]
-        bucket, forced, verify, padded = 0, False, cost.verify, self.steptime.padded
-        if self._window >= self._measured + self.tuning.measure:
+        t, limits, padded, verify = self.tuning, [p.view.limit for p in parts], self.steptime.padded, cost.verify
+        survivals, bucket = [p.survivals for p in parts], 0
+        if self._window >= self._measured + t.measure:
             self._measured = self._window
-            sums: Sequence[int] = range(len(parts), min(self.rows, sum(limits)) + 1)
+            sums = {*range(len(parts), min(self.rows, sum(limits)) + 1)}
             if self.plan == "uniform":
-                most = self.rows // len(parts)
-                sums = sorted({sum(min(n, limit) for limit in limits) for n in range(1, most + 1)})
+                sums = {sum(min(n, limit) for limit in limits) for n in range(1, self.rows // len(parts) + 1)}
             bucket, forced = self.steptime.wanted(sums)
         if bucket:
             low = 1e-3 if forced else verify[max(padded.index(bucket) - 1, 1)]
             verify = [low if b == bucket else ms for b, ms in zip(padded, verify)]
         else:
-            at = [(self._tried[p.view.slot], n - 1) for p, n in zip(parts, plan.L)]
-            waits = [self._window - tried[j] if j + 1 < m else 0 for (tried, j), m in zip(at, limits)]
-            if max(waits) < self.tuning.probe:
+            since = [self._window - self._probed[p.view.slot] for p in parts]
+            waits = [wait if n < limit else 0 for wait, n, limit in zip(since, plan.L, limits)]
+            if max(waits) < t.probe:
                 return None
             survivals = [[*p.survivals[: n - 1], [1.0, *p.survivals][n - 1]] for p, n in zip(parts, plan.L)]
-            limits = [n + (2 * wait > self.tuning.probe) for n, wait in zip(plan.L, waits)]
-            for (tried, j), wait in zip(at, waits):
-                if wait >= self.tuning.probe:
-                    tried[j] = self._window  # if it would not pay even so, it is put off
-        L = self._best(survivals, limits, replace(cost, verify=verify)).L
+            # those whose turn is near come along, as a step of the chain is paid once
+            limits = [n + (2 * wait > t.probe) for n, wait in zip(plan.L, waits)]
+            for p, wait in zip(parts, waits):  # also where it would not pay: it is put off
+                self._probed[p.view.slot] += wait * (2 * wait > t.probe)
+        L = self._best(survivals, limits, self.rows, replace(cost, verify=verify), self.fair).L
         if plan.L == L or (bucket and padded[sum(L)] != bucket):
             return None
         for p, n, planned in zip(parts, L, plan.L):
             p.probe = n != planned
         return L
 
-    def _follow(self, part: _Part, made: Made) -> int:
-        """Read one slot's chain as far as it counts: its length, and what its drafts are worth."""
+    def _follow(self, part: _Part, made: Made) -> tuple[list[float], int, bool]:
+        """Read one slot's chain to its end: survivals by what is known of its drafts, how many of them may get a row,
+        and whether one below the threshold ended it.
+        """
         part.probabilities = [*(made.probabilities or ()), *[None] * made.drafts][: made.drafts]
-        part.drafts, part.ended, part.chances, s = made.drafts, False, [], [1.0, *part.survivals]
+        part.chances, s = [], [1.0, *part.survivals]
         for j, p in enumerate(part.probabilities, 1):
             expected = chance = s[j] / s[j - 1]
             if p is not None and self._cost is not None:
@@ -274,18 +259,15 @@ class Planner:
                 s[j:] = [x * chance / expected for x in s[j:]]
             part.chances.append(chance)
             if p is not None and p < part.choice.stop:
-                part.ended, part.drafts = True, j if self.certain or p >= self.min_p else j - 1
-                break
-        part.sharp = s[1:]
-        return len(part.chances)
+                return s[1:], j if self.certain or p >= self.min_p else j - 1, True
+        return s[1:], made.drafts, False
 
     def _reason(self, parts: Sequence[_Part], k: int, n: int, plan: Plan, cost: WindowCost) -> str:
         """Why slot k got n rows and no more."""
-        view = parts[k].view
         if parts[k].probe:
             return "probe"
-        if n == view.limit:
-            return view.limit_reason
+        if n == parts[k].view.limit:
+            return parts[k].view.limit_reason
         if sum(plan.L) >= self.rows or (self.plan == "uniform" and n >= self.rows // len(parts)):
             return "budget"
         # would a draft that is sure to be accepted pay? then it is this slot's acceptance that holds it back

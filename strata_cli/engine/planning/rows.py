@@ -1,9 +1,7 @@
 """How many rows each slot gets in a window: pure functions of survivals, limits, a row budget and a cost. No torch.
 
-Survivals s_1 >= s_2 >= ... of a slot are the chances that its first, second, ... draft is accepted, so L rows are
-expected to yield 1 + s_1 + ... + s_(L-1) tokens. A limit is the most rows a slot may take, golden row included.
-Fairness "total" maximises expected tokens per ms; "slots" the sum over slots of log(expected tokens) - log(ms), which
-is proportional fairness between them.
+L rows are expected to yield 1 + s_1 + ... + s_(L-1) tokens. A limit is the most rows a slot may take. Fairness "total"
+maximises expected tokens per ms; "slots" the sum over slots of log(expected tokens) - log(ms), proportional fairness.
 """
 
 from collections.abc import Sequence
@@ -51,9 +49,9 @@ def plan_rows(
 ) -> Plan:
     """Each slot its own L: the best over every chain depth and every number of rows. Needs rows >= slots >= 1.
 
-    For a given depth and number of rows the best choice is the rows of greatest gain, over all slots together. A slot's
-    gains never rise with position, so the choice is a prefix of each slot's chain, and this greedy is exact: no other
-    allocation has a greater value (separable concave allocation). L = 1 for every slot is always among the candidates.
+    For a given depth and number of rows the rows of greatest gain over all slots are best. Gains never rise with
+    position, so they are a prefix of each chain, and this greedy is exact (separable concave allocation). L = 1 for
+    every slot is always among the candidates.
     """
     slots, deepest = len(limits), max(limits) - 1
     total = fair == "total"
@@ -94,17 +92,15 @@ def plan_rows(
 def plan_fixed(limits: Sequence[int], rows: int, first: int = 0) -> list[int]:
     """Every slot its limit, cut to the budget: rows go round one at a time, starting with slot `first`."""
     slots = len(limits)
-    L = [1] * slots
-    left = rows - slots
+    L, left = [1] * slots, rows - slots
     order = [(first + k) % slots for k in range(slots)]
     while wanting := [i for i in order if L[i] < limits[i]][: max(left, 0)]:
+        left -= len(wanting)
         for i in wanting:
             L[i] += 1
-        left -= len(wanting)
     return L
 
 
 def seats(missed: Sequence[int], rows: int) -> list[int]:
     """Which slots (indices, in order) take part when the budget has `rows` rows: those that missed most windows."""
-    order = sorted(range(len(missed)), key=lambda i: (-missed[i], i))
-    return sorted(order[:rows])
+    return sorted(sorted(range(len(missed)), key=lambda i: (-missed[i], i))[:rows])

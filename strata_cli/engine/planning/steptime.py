@@ -2,17 +2,15 @@
 
 A window of R rows, with a chain of `depth` steps that made `drafts` drafts in all, is taken to cost
 
-    verify(bucket(R)) + per_ctx * (tokens of context of its slots)
+    verify(bucket(R)) + per_ctx * (tokens of context of its slots) + other (the host's part)
     + start + step * depth + draft * drafts      (only if anybody drafts; `start` is the catch-up)
-    + other                                      (planning, sampling, commit: the host's part)
 
-so one chain step with n slots drafting costs step + draft * n. `verify` is a step function: rows are padded to a bucket
-(a row tile on the CPU, a captured graph on a GPU), so a row within the bucket is free.
+`verify` is a step function: rows are padded to a bucket (a row tile on the CPU, a captured graph on a GPU).
 """
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import mul
 from statistics import median
@@ -68,11 +66,6 @@ def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     return [mean for mean, _, n in blocks for _ in range(n)]
 
 
-def cut(ms: float, expected: float, share: float) -> float:
-    """`ms`, or where it is further than that share from what was expected, that far."""
-    return min(max(ms, expected * (1.0 - share)), expected * (1.0 + share))
-
-
 class _Chain:
     """start, step and draft by least squares with forgetting, none negative; the guess is worth one window (ridge)."""
 
@@ -84,7 +77,7 @@ class _Chain:
     def add(self, depth: int, drafts: int, ms: float) -> None:
         x = (1.0, depth, drafts)
         if self.n >= self.tuning.trusted:
-            ms = cut(ms, sum(map(mul, self.ms, x)), self.tuning.unlike)
+            ms = self.tuning.cut(ms, sum(map(mul, self.ms, x)))
         self.n += 1
         for i, a in enumerate(x):
             self.xy[i] = self.xy[i] * self.keep + a * ms
@@ -99,7 +92,7 @@ class _Bucket:
     def __init__(self, samples: int):
         self.ms = deque[float](maxlen=samples)
         self.last = self.asked = self.seen = 0  # windows: last run, last asked for; times run
-        self.mean_ctx = self.mean_ms = 0.0
+        self.median = self.mean_ctx = self.mean_ms = 0.0
 
 
 class StepTimeEstimator:
@@ -113,91 +106,73 @@ class StepTimeEstimator:
         self.padded = [0] + [bucket(r) for r in range(1, rows + 1)]
         assert all(r <= p for r, p in enumerate(self.padded)), "a bucket holds the rows padded to it"
         self.tuning = tuning
-        self.per_ctx = 0.0
         self._buckets = {b: _Bucket(tuning.samples) for b in sorted({*self.padded[1:]})}
         self._chain = _Chain(tuning)
         self._other: deque[float] = deque(maxlen=tuning.samples)
-        self._sxx = self._sxy = self._noise = 0.0
-        self._windows = self._new = 0
-        self._cost = self._fit()
+        self.per_ctx = self._sxx = self._sxy = 0.0
+        self._windows = 0
 
     def record(self, **times: Unpack[Times]) -> None:
         """One window's times."""
         self._windows += 1
-        self._new += 1
-        samples, rows = 1, times["rows"]
-        if (ms := times["verify_ms"]) is not None and rows:
-            bucket = self._buckets[self.padded[rows]]
+        if (ms := times["verify_ms"]) is not None and times["rows"]:
+            bucket = self._buckets[self.padded[times["rows"]]]
             self._learn_context(bucket, times["ctx_total"], ms)
             self._add(bucket, max(ms - self.per_ctx * times["ctx_total"], 1e-3))  # no window is free
-            samples = len(bucket.ms)
         if (ms := times["draft_ms"]) is not None and times["depth"]:
             self._chain.add(times["depth"], times["drafts"], ms)
         if (ms := times["other_ms"]) is not None:
             self._other.append(ms)
-        if 2 * self._new >= samples or self._chain.n <= self.tuning.trusted:  # fewer hardly change a median
-            self._new, self._cost = 0, self._fit()
 
-    def cost(self) -> WindowCost:
-        return self._cost
-
-    def wanted(self, choices: Sequence[int]) -> tuple[int, bool]:
-        """A bucket of these numbers of rows (ascending) that may be worth running to learn its cost (0: none), and
-        whether by all means.
-
-        So are the least and the most while they are unknown. Any other one that was not run for as many windows as its
+    def wanted(self, choices: Iterable[int]) -> tuple[int, bool]:
+        """A bucket of these numbers of rows that may be worth running to learn its cost (0: none), and whether by all
+        means: the least and the most while they are unknown. Any other one that was not run for as many windows as its
         samples are worth: what seems slow is not run by itself, and a burst of other work may have made it seem so.
         """
         asked = {self.padded[r]: self._buckets[self.padded[r]] for r in choices}
         for b in (min(asked), max(asked)):
             if len(asked[b].ms) < self.tuning.trusted:
                 return b, True
-        b = min(asked, key=lambda b: self._due(asked[b]))
-        if self._due(asked[b]) > self._windows:
+        due = {b: max(k.last, k.asked) + self.tuning.doubt * (len(k.ms) or 1) for b, k in asked.items()}
+        b = min(due, key=lambda b: due[b])
+        if due[b] > self._windows:
             return 0, False
         asked[b].asked = self._windows  # whether it is run then or not
         return b, False
 
-    def _due(self, bucket: _Bucket) -> float:
-        return max(bucket.last, bucket.asked) + self.tuning.doubt * (len(bucket.ms) or 1)
-
     def _add(self, bucket: _Bucket, ms: float) -> None:
         long_ago = bucket.last + self.tuning.doubt * len(bucket.ms) < self._windows
-        if long_ago and bucket.ms and abs(ms / median(bucket.ms) - 1.0) > self.tuning.unlike:
+        if long_ago and bucket.ms and abs(ms / bucket.median - 1.0) > self.tuning.unlike:
             while len(bucket.ms) > 2:  # the machine became slower or faster since
                 bucket.ms.popleft()
         bucket.ms.append(ms)
-        bucket.last = self._windows
+        bucket.last, bucket.median = self._windows, median(bucket.ms)
 
     def _learn_context(self, bucket: _Bucket, ctx: int, ms: float) -> None:
-        """Slope of ms over context, from how windows of one bucket differ: pooled over buckets, never negative.
-
-        Shrunk by its own uncertainty, to zero where that is too much: contexts that hardly differ say nothing.
+        """Slope of ms over context, from how windows of one bucket differ: pooled over buckets, never negative, shrunk
+        to zero where contexts hardly differ, which says nothing.
         """
-        t = self.tuning
+        t, dx = self.tuning, ctx - bucket.mean_ctx
+        if bucket.seen >= t.trusted:
+            dy = t.cut(ms, bucket.mean_ms + self.per_ctx * dx) - bucket.mean_ms
+            self._sxx = self._sxx * self._chain.keep + dx * dx
+            self._sxy = self._sxy * self._chain.keep + dx * dy
+            self.per_ctx = max(self._sxy, 0.0) / (self._sxx + t.ctx_doubt * ctx * ctx + 1.0)
         bucket.seen += 1
-        dx, weight, keep = ctx - bucket.mean_ctx, max(1.0 / bucket.seen, 0.5 / t.samples), 1.0 - 1.0 / t.shared
-        if bucket.seen > t.trusted:
-            expected = bucket.mean_ms + self.per_ctx * dx
-            ms = cut(ms, expected, t.unlike)
-            self._sxx = self._sxx * keep + dx * dx
-            self._sxy = self._sxy * keep + dx * (ms - bucket.mean_ms)
-            self._noise = self._noise or (t.unlike * expected) ** 2  # at first the worst that the cut lets through
-            self._noise += ((ms - expected) ** 2 - self._noise) * 0.5 / t.samples
-            doubt = t.ctx_sure**2 * self._noise * self._sxx / self._sxy**2 if self._sxy > 0 else 1.0
-            self.per_ctx = self._sxy / self._sxx * (1.0 - doubt) if doubt < 1.0 else 0.0
+        weight = max(1.0 / bucket.seen, 0.5 / t.samples)
         bucket.mean_ctx += weight * dx
         bucket.mean_ms += weight * (ms - bucket.mean_ms)
 
-    def _fit(self) -> WindowCost:
+    def cost(self) -> WindowCost:
+        """As known by now."""
         run = [b for b, bucket in self._buckets.items() if bucket.ms]
         known = [b for b in run if len(self._buckets[b].ms) >= self.tuning.trusted] or run
-        times = [self._buckets[b].ms for b in known]
-        level = isotonic([median(ms) for ms in times], [len(ms) for ms in times]) or [1.0]
-        at = {b: _interpolate([0, *known], [level[0], *level], b) for b in {*self.padded}}
+        at = [self._buckets[b] for b in known]
+        level = isotonic([bucket.median for bucket in at], [len(bucket.ms) for bucket in at]) or [1.0]
+        by_bucket = {b: _interpolate([0, *known], [level[0], *level], b) for b in self._buckets}
         other = median(self._other) if self._other else 0.0
         start, step, draft = self._chain.ms
-        return WindowCost([0.0, *(at[b] for b in self.padded[1:])], start, step, draft, other, self.per_ctx)
+        return WindowCost([0.0, *(by_bucket[b] for b in self.padded[1:])], start, step, draft, other, self.per_ctx)
 
 
 def _interpolate(xs: Sequence[int], ys: Sequence[float], x: int) -> float:

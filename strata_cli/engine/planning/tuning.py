@@ -20,7 +20,7 @@ class Tuning:
         0.2  # a time this far from the expected one is cut there; after a while it means a change (off: inf)
     )
     chain_ms: tuple[float, float, float] = (0.0, 1.0, 0.05)  # start, step and draft of a chain, guessed until measured
-    ctx_sure: float = 4.0  # standard errors before the cost of context is believed (off: inf)
+    ctx_doubt: float = 32.0  # windows that the guess of no cost of context is worth (off: inf)
     measure: float = 3.0  # windows between two that may be run to learn what rows cost (off: inf)
     doubt: float = 4.0  # windows, times samples, after which rows not run since are looked at again (off: inf)
     # choosing
@@ -30,6 +30,10 @@ class Tuning:
     band: int = 4096  # tokens of context that are watched together; further bands are twice as wide each
     rolling: int = 200  # first drafts looked back on
     collapsed: float = 0.25  # of the best rate seen: the warning comes below it (off: 0)
+
+    def cut(self, ms: float, expected: float) -> float:
+        """`ms`, or where it is further than `unlike` from what was expected, that far."""
+        return min(max(ms, expected * (1.0 - self.unlike)), expected * (1.0 + self.unlike))
 
 
 DEFAULT = Tuning()
