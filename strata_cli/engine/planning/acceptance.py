@@ -76,19 +76,17 @@ class AcceptanceTracker:
         """s_1..s_depth of the slot: never rising, each in 0..1."""
         return self._estimate(slot)[1][:depth]
 
-    def conditional(self, slot: int, position: int) -> float:
-        """a_position of the slot (1-based)."""
-        return self._estimate(slot)[0][position - 1]
-
-    def sharpened(self, slot: int, position: int, probability: float) -> float:
-        """The chance of a draft to which its drafter gave this `probability`: by how such drafts fared in any slot, and
-        where few were seen by this slot's rate. Never at its word: coupled, improbable drafts hold far more often.
+    def chance(self, slot: int, position: int, probability: float | None = None) -> float:
+        """Of the slot's draft at a position (1-based) to hold once it is reached, its drafter having given it this
+        `probability`: by how such drafts fared in any slot, and where few were seen by a_position of this slot. Never
+        at its word: under coupled sampling improbable drafts hold far more often.
         """
-        return self.bins.rate(self._bin(probability), self.conditional(slot, position), self.tuning.strength)
+        a = self._estimate(slot)[0][position - 1]
+        return a if probability is None else self.bins.rate(self._bin(probability), a, self.tuning.strength)
 
     def hopeless(self, slot: int, price: float) -> float:
         """The probability below which the slot's drafts hold less often than `price`; 0 where there is none."""
-        b, rate, bins = 0, self.conditional(slot, 1), self.tuning.bins
+        b, rate, bins = 0, self.chance(slot, 1), self.tuning.bins
         while b < bins and self.bins.seen[b] and self.bins.rate(b, rate, self.tuning.strength) < price:
             b += 1
         return 1.0 - (1.0 - b / bins) ** 2

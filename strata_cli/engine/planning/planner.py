@@ -6,10 +6,12 @@ same window, so sampling stays exact; every schedule counts windows, never wall 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from operator import mul
 from typing import Protocol, Unpack
 
 from strata_cli.engine.planning.acceptance import AcceptanceTracker, CollapseWatch
-from strata_cli.engine.planning.rows import Plan, evaluate, plan_fixed, plan_rows, plan_uniform, seats
+from strata_cli.engine.planning.rows import Plan, plan_fixed, plan_rows, plan_uniform, seats
 from strata_cli.engine.planning.steptime import StepTimeEstimator, Times, WindowCost
 from strata_cli.engine.planning.tuning import DEFAULT, Tuning
 from strata_cli.engine.types import REASONS
@@ -79,6 +81,7 @@ class _Part:
     probe: bool = False  # its rows are not as planned, to learn
     probabilities: Sequence[float | None] = ()
     chances: list[float] = field(default_factory=list)
+    ended: bool = False  # its chain, by a draft below the threshold
 
 
 class Planner:
@@ -152,21 +155,21 @@ class Planner:
         """Rows of each slot that was to draft, now that its drafter made so many drafts. What a chain holds behind its
         first draft below the threshold does not count: it is the same whether the chain stopped there or ran on.
         """
-        chains = {slot: self._follow(self._parts[slot], m) for slot, m in made.items()}
-        survivals = [chains[slot][0] if slot in made else p.survivals for slot, p in self._parts.items()]
-        limits = [chains[slot][1] + 1 if slot in made else 1 for slot in self._parts]
+        drafts = {slot: self._follow(self._parts[slot], m) for slot, m in made.items()}
+        limits = [drafts.get(slot, 0) + 1 for slot in self._parts]
         L = [min(p.choice.L, limit) for p, limit in zip(self._parts.values(), limits)]
         if self._cost is not None and any(p is not None for m in made.values() for p in m.probabilities or ()):
             steps = [len(self._parts[slot].chances) for slot in made]
             # what is drafted is paid for; a row must bring as much for its time as windows do in general, not this one
             paid, many = self._cost.other + self._cost.chain(max(steps), sum(steps)), 100 * (self.fair == "total")
             cost = WindowCost(self._cost.verify, other=paid + many * self._usual.ms)
+            survivals = [list(accumulate(p.chances, mul)) for p in self._parts.values()]
             L = self._best(survivals, limits, self.rows, cost, self.fair, many * self._usual.tokens).L
         settled = {}
         for (slot, p), n, limit in zip(self._parts.items(), L, limits):
             reason = p.view.limit_reason if n == p.view.limit else p.choice.reason
             if n < p.choice.L:
-                reason = "nodraft" if n == limit and not chains[slot][2] else "acceptance"
+                reason = "nodraft" if n == limit and not p.ended else "acceptance"
             settled[slot] = replace(p.choice, L=n, reason=reason)
         return {slot: settled[slot] for slot in made}
 
@@ -209,10 +212,10 @@ class Planner:
             row = value * (cost.verify[sum(L)] - cost.verify[len(L)]) / max(sum(L) - len(L), 1)
             # a step is paid once: where rows can be settled by probabilities, whoever has a chance drafts along
             deepest = (max(L) - 1) * any(self.acceptance.bins.seen)
-        for k, (p, n) in enumerate(zip(parts, L)):
+        for p, n in zip(parts, L):
             depth = max(n - 1, sum(s > value * cost.draft for s in p.survivals[:deepest]))
             stop = self.acceptance.hopeless(p.view.slot, row) if depth else 0.0
-            p.choice = Choice(n, self._reason(parts, k, n, plan, cost), depth, max(stop, self.min_p))
+            p.choice = Choice(n, self._reason(p, n, plan, cost), depth, max(stop, self.min_p))
 
     def _explore(self, parts: Sequence[_Part], plan: Plan, cost: WindowCost) -> list[int] | None:
         """L of a window that is run to learn: the best one if what is not known, or not lately, were good news (rows
@@ -246,31 +249,26 @@ class Planner:
             p.probe = n != planned
         return L
 
-    def _follow(self, part: _Part, made: Made) -> tuple[list[float], int, bool]:
-        """Read one slot's chain to its end: survivals by what is known of its drafts, how many of them may get a row,
-        and whether one below the threshold ended it.
-        """
+    def _follow(self, part: _Part, made: Made) -> int:
+        """Read one slot's chain to its end, by its length or by a draft below the threshold: how many may get a row."""
         part.probabilities = [*(made.probabilities or ()), *[None] * made.drafts][: made.drafts]
-        part.chances, s = [], [1.0, *part.survivals]
+        part.chances, part.ended = [], False
         for j, p in enumerate(part.probabilities, 1):
-            expected = chance = s[j] / s[j - 1]
-            if p is not None and self._cost is not None:
-                chance = self.acceptance.sharpened(part.view.slot, j, p)
-                s[j:] = [x * chance / expected for x in s[j:]]
-            part.chances.append(chance)
+            part.chances.append(self.acceptance.chance(part.view.slot, j, p if self._cost else None))
             if p is not None and p < part.choice.stop:
-                return s[1:], j if self.certain or p >= self.min_p else j - 1, True
-        return s[1:], made.drafts, False
+                part.ended = True
+                return j if self.certain or p >= self.min_p else j - 1
+        return made.drafts
 
-    def _reason(self, parts: Sequence[_Part], k: int, n: int, plan: Plan, cost: WindowCost) -> str:
-        """Why slot k got n rows and no more."""
-        if parts[k].probe:
+    def _reason(self, p: _Part, n: int, plan: Plan, cost: WindowCost) -> str:
+        """Why a slot got n rows and no more."""
+        rows, slots = sum(plan.L), len(plan.L)
+        if p.probe:
             return "probe"
-        if n == parts[k].view.limit:
-            return parts[k].view.limit_reason
-        if sum(plan.L) >= self.rows or (self.plan == "uniform" and n >= self.rows // len(parts)):
+        if n == p.view.limit:
+            return p.view.limit_reason
+        if rows >= self.rows or (self.plan == "uniform" and n >= self.rows // slots):
             return "budget"
         # would a draft that is sure to be accepted pay? then it is this slot's acceptance that holds it back
-        sure = [[*p.survivals[: m - 1], 1.0] for p, m in zip(parts, plan.L)]
-        more = [m + (i == k) for i, m in enumerate(plan.L)]
-        return "acceptance" if evaluate(more, sure, cost, self.fair).value > plan.value else "cost"
+        ms = cost.ms(rows + 1, max(n, max(plan.L) - 1), rows + 1 - slots)
+        return "acceptance" if (plan.tokens + 1.0) * plan.ms > plan.tokens * ms else "cost"
