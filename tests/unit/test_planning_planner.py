@@ -477,7 +477,7 @@ def test_stopping_early_does_not_make_the_estimates_rosy() -> None:
     """A draft left out for its probability counts as likely refused: chances stay those of all drafts made."""
     bench = Bench(made(batch=1), [0.5], lambda n: 10.0 + 2 * n, 4.0)
     told(bench, low=0.05, rate=0.02, windows=1000)
-    assert bench.planner.acceptance.chance(0, 1) == pytest.approx(0.73, abs=0.1)
+    assert bench.planner.acceptance.conditional(0, 1) == pytest.approx(0.73, abs=0.1)
 
 
 def test_all_slots_hard_at_once_still_get_probed() -> None:

@@ -22,8 +22,9 @@ class _Counts:
         self.accepted[j] = self.accepted[j] * self.keep + accepted
         self.seen[j] = self.seen[j] * self.keep + 1.0
 
-    def fade(self) -> None:
-        self.accepted, self.seen = [x * self.keep for x in self.accepted], [x * self.keep for x in self.seen]
+    def fade(self, drafts: int) -> None:
+        keep = self.keep**drafts
+        self.accepted, self.seen = [x * keep for x in self.accepted], [x * keep for x in self.seen]
 
     def rate(self, j: int, prior: float, strength: float) -> float:
         return (self.accepted[j] + strength * prior) / (self.seen[j] + strength)
@@ -64,8 +65,8 @@ class AcceptanceTracker:
             self._pool.add(j, hit)
             p = known[j] if j < len(known) else None
             if p is not None and self.tuning.bins:
-                self.bins.fade()  # all of them as one is seen: what was left out as bad is tried again
                 self.bins.add(self._bin(p), hit)
+        self.bins.fade(min(accepted + 1, verified, len(known)))  # what was left out as bad is tried again
         if dropped is not None and accepted == verified < self.depth:
             self._slots[slot].add(verified, dropped)
             self._pool.add(verified, dropped)
@@ -76,17 +77,22 @@ class AcceptanceTracker:
         """s_1..s_depth of the slot: never rising, each in 0..1."""
         return self._estimate(slot)[1][:depth]
 
-    def chance(self, slot: int, position: int, probability: float | None = None) -> float:
-        """Of the slot's draft at a position (1-based) to hold once it is reached, its drafter having given it this
-        `probability`: by how such drafts fared in any slot, and where few were seen by a_position of this slot. Never
-        at its word: under coupled sampling improbable drafts hold far more often.
+    def conditional(self, slot: int, position: int) -> float:
+        """a_position of the slot (1-based)."""
+        return self._estimate(slot)[0][position - 1]
+
+    def chances(self, slot: int, probabilities: Sequence[float | None]) -> list[float]:
+        """Of a chain's drafts to hold, each once it is reached, by the probabilities that their drafter gave them: by how
+        such drafts fared in any slot, and where few were seen by the slot's own rate. Never at their word: under
+        coupled sampling improbable drafts hold far more often.
         """
-        a = self._estimate(slot)[0][position - 1]
-        return a if probability is None else self.bins.rate(self._bin(probability), a, self.tuning.strength)
+        strength = self.tuning.strength
+        rates = zip(self._estimate(slot)[0], probabilities)
+        return [a if p is None else self.bins.rate(self._bin(p), a, strength) for a, p in rates]
 
     def hopeless(self, slot: int, price: float) -> float:
         """The probability below which the slot's drafts hold less often than `price`; 0 where there is none."""
-        b, rate, bins = 0, self.chance(slot, 1), self.tuning.bins
+        b, rate, bins = 0, self.conditional(slot, 1), self.tuning.bins
         while b < bins and self.bins.seen[b] and self.bins.rate(b, rate, self.tuning.strength) < price:
             b += 1
         return 1.0 - (1.0 - b / bins) ** 2
@@ -98,12 +104,13 @@ class AcceptanceTracker:
     def _estimate(self, slot: int) -> tuple[list[float], list[float]]:
         if slot not in self._cache:
             conditional, survival = self._cache[slot] = [], []
+            own, pool, strength = self._slots[slot], self._pool, self.tuning.strength
             shared, ratio, alive = self.tuning.guess, 1.0, 1.0
-            for j in range(self.depth):
+            for held, seen, all_held, all_seen in zip(own.accepted, own.seen, pool.accepted, pool.seen):
                 # a position the pool has never reached is taken to be like the one before it
-                shared = self._pool.rate(j, shared, self.tuning.strength)
+                shared = (all_held + strength * shared) / (all_seen + strength)
                 odds = shared / (1.0 - shared) * ratio
-                a = self._slots[slot].rate(j, odds / (1.0 + odds), self.tuning.strength)
+                a = (held + strength * odds / (1.0 + odds)) / (seen + strength)
                 ratio = a / (1.0 - a) * (1.0 - shared) / shared
                 alive *= a
                 conditional.append(a)

@@ -251,14 +251,13 @@ class Planner:
 
     def _follow(self, part: _Part, made: Made) -> int:
         """Read one slot's chain to its end, by its length or by a draft below the threshold: how many may get a row."""
-        part.probabilities = [*(made.probabilities or ()), *[None] * made.drafts][: made.drafts]
-        part.chances, part.ended = [], False
-        for j, p in enumerate(part.probabilities, 1):
-            part.chances.append(self.acceptance.chance(part.view.slot, j, p if self._cost else None))
-            if p is not None and p < part.choice.stop:
-                part.ended = True
-                return j if self.certain or p >= self.min_p else j - 1
-        return made.drafts
+        known = [*(made.probabilities or ()), *[None] * made.drafts][: made.drafts]
+        end = next((j for j, p in enumerate(known, 1) if p is not None and p < part.choice.stop), 0)
+        part.ended, part.probabilities = end > 0, known[: end or None]
+        told = part.probabilities if self._cost is not None else [None] * len(part.probabilities)
+        part.chances = self.acceptance.chances(part.view.slot, told)
+        too_low = end and not self.certain and (known[end - 1] or 0.0) < self.min_p
+        return len(told) - bool(too_low)
 
     def _reason(self, p: _Part, n: int, plan: Plan, cost: WindowCost) -> str:
         """Why a slot got n rows and no more."""
