@@ -82,7 +82,7 @@ class AcceptanceTracker:
         return self._estimate(slot)[0][position - 1]
 
     def chances(self, slot: int, probabilities: Sequence[float | None]) -> list[float]:
-        """Of a chain's drafts to hold, each once it is reached, by the probabilities that their drafter gave them: by how
+        """Of a chain's drafts to hold once they are reached, by the probabilities that their drafter gave them: by how
         such drafts fared in any slot, and where few were seen by the slot's own rate. Never at their word: under
         coupled sampling improbable drafts hold far more often.
         """
@@ -108,9 +108,9 @@ class AcceptanceTracker:
             shared, ratio, alive = self.tuning.guess, 1.0, 1.0
             for held, seen, all_held, all_seen in zip(own.accepted, own.seen, pool.accepted, pool.seen):
                 # a position the pool has never reached is taken to be like the one before it
-                shared = (all_held + strength * shared) / (all_seen + strength)
+                shared = min((all_held + strength * shared) / (all_seen + strength), 0.999)
                 odds = shared / (1.0 - shared) * ratio
-                a = (held + strength * odds / (1.0 + odds)) / (seen + strength)
+                a = min((held + strength * odds / (1.0 + odds)) / (seen + strength), 0.999)  # never sure: finite odds
                 ratio = a / (1.0 - a) * (1.0 - shared) / shared
                 alive *= a
                 conditional.append(a)

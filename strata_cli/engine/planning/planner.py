@@ -214,7 +214,7 @@ class Planner:
             deepest = (max(L) - 1) * any(self.acceptance.bins.seen)
         for p, n in zip(parts, L):
             depth = max(n - 1, sum(s > value * cost.draft for s in p.survivals[:deepest]))
-            stop = self.acceptance.hopeless(p.view.slot, row) if depth else 0.0
+            stop = self.acceptance.hopeless(p.view.slot, row) if depth and row else 0.0
             p.choice = Choice(n, self._reason(p, n, plan, cost), depth, max(stop, self.min_p))
 
     def _explore(self, parts: Sequence[_Part], plan: Plan, cost: WindowCost) -> list[int] | None:

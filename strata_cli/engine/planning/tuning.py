@@ -11,7 +11,7 @@ class Tuning:
     guess: float = 0.75  # acceptance of a drafter that nobody has seen yet: high, so that it is tried
     memory: float = 40.0  # drafts that a slot remembers, per position
     shared: float = 500.0  # drafts, or windows, for which what all slots share is remembered
-    strength: float = 10.0  # drafts that a prior is worth: the pool to a slot, the slot to a probability (off: 1e-6)
+    strength: float = 10.0  # drafts that a prior is worth: the pool to a slot, the slot to a probability (off: 0.1)
     bins: int = 10  # of the drafts' own probabilities (off: 0)
     # what windows cost
     samples: int = 32  # recent times kept of each number of rows
