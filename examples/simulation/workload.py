@@ -128,14 +128,14 @@ def jobs(workload: str, slots: int, seed: int) -> Iterator[Job]:
         elif workload == "flips":  # against every memory: good for as long as it takes to be believed, then bad
             tokens = 1200
             pieces = [(at, 0.95 if at // 150 % 2 else 0.05) for at in range(0, tokens, 150)]
-        elif workload == "giant":  # every fourth request is long, and unlucky
-            tokens, pieces = rng.randint(200, 400), [(0, 0.1 if n % 4 == 3 else 0.85)]
+        elif workload == "giant":  # every eighth request is long, and unlucky
+            tokens, pieces = rng.randint(200, 400), [(0, 0.1 if n % 8 == 7 else 0.85)]
         else:
             tokens, pieces, at = rng.randint(200, 1200), [], 0
             while at < tokens:
                 pieces.append((at, rng.choice(DOMAINS)))
                 at += rng.randint(100, 500)
-        ctx = 60000 if workload == "giant" and n % 4 == 3 else rng.randint(50, 4000)
+        ctx = 60000 if workload == "giant" and n % 8 == 7 else rng.randint(50, 4000)
         yield make_job(f"{workload}-{seed}-{n}", 0.0, ctx, tokens, pieces)
         n += 1
 
