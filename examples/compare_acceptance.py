@@ -7,34 +7,39 @@ greedy exact match drafts the argmax and keeps it where the sampled token happen
 """
 
 import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 from strata_cli.batch.records import parse
 from strata_cli.config import EngineConfig
-from strata_cli.engine.drafters import GoOn, Proposal, Wish
 from strata_cli.engine.drafters.mtp import MtpDrafter
 from strata_cli.engine.engine import Engine
-from strata_cli.engine.sampling import Draw
 from strata_cli.engine.tally import merge_spec
-from strata_cli.engine.types import Finished, SpecStats
-from strata_cli.session import load_session, read_checkpoint
+from strata_cli.engine.types import Event, Finished, SpecStats
+from strata_cli.engine.window import Share
+from strata_cli.session import drive, load_session, read_checkpoint
+from strata_kernels.head.pool import Draws, Manner
 
 
 class GreedyDrafter(MtpDrafter):
     """The MTP head's argmax, whatever the request's temperature."""
 
-    def propose(self, wishes: Sequence[Wish], go_on: GoOn) -> dict[int, Proposal]:
-        return super().propose([replace(w, draw=self._greedy(w)) for w in wishes], go_on)
+    def _draws(self, chains: Sequence[Share], picked: Sequence[int], depth: int) -> Draws:
+        draws = super()._draws(chains, picked, depth)
+        draws.manners = (Manner(None, greedy=True),)
+        return draws
 
-    @staticmethod
-    def _greedy(wish: Wish) -> Callable[[int, Sequence[int]], Draw]:
-        def draw(position: int, drafts: Sequence[int]) -> Draw:
-            row = wish.draw(position, drafts)
-            return replace(row, params=replace(row.params, temperature=0.0))
 
-        return draw
+class Counts:
+    """The drafting of all requests that ended."""
+
+    def __init__(self) -> None:
+        self.spec = SpecStats()
+
+    def events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Finished):
+                merge_spec(self.spec, event.result.spec)
 
 
 def main() -> None:
@@ -54,17 +59,14 @@ def main() -> None:
                 engine = session.engine
                 assert isinstance(engine, Engine)
                 if way == "greedy exact match":
-                    engine.drafters["mtp"] = GreedyDrafter(engine.runner, config.batch, rejection=False)
+                    engine.drafters["mtp"] = GreedyDrafter(engine.runner)
                 for i, record in enumerate(records):
                     fixed = {"temperature": temperature, "seed": i, "max_tokens": args.max_tokens}
                     given = {k: v for k, v in record.params.items() if k in ("stop", "repetition_penalty")}
                     params = session.checkpoint.params({"top_k": 0, "top_p": 1.0}, given, fixed)
                     engine.submit(session.request(record.id, record.prompt, params))
-                total = SpecStats()
-                while engine.has_work:
-                    for event in engine.step():
-                        if isinstance(event, Finished):
-                            merge_spec(total, event.result.spec)
+                drive(engine, [counts := Counts()])
+            total = counts.spec
             places = " ".join(f"{p:.2f}" for p in total.per_position())
             rate, length = total.acceptance_rate or 0.0, total.mean_acceptance_length or 0.0
             print(f"{temperature:>11}  {way:<18}{rate:>9.3f}{length:>15.2f}  {places}")

@@ -4,10 +4,27 @@ python examples/embed_engine.py ["first prompt" "second prompt"]
 """
 
 import sys
+from collections.abc import Sequence
 
 from strata_cli.config import EngineConfig
-from strata_cli.engine.types import Finished, Tokens
-from strata_cli.session import load_session, read_checkpoint
+from strata_cli.engine.types import Event, Finished, Tokens
+from strata_cli.session import drive, load_session, read_checkpoint
+from strata_cli.text.tokenizer import Tokenizer
+
+
+class Printer:
+    """An observer: gets the events of each window."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+
+    def events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Tokens):
+                print(f"{event.request_id}: {self.tokenizer.decode(event.token_ids)!r}")
+            elif isinstance(event, Finished):
+                kept = event.result.spec.mean_acceptance_length or 0.0
+                print(f"{event.request_id} ends ({event.result.finish_reason}): {kept:.2f} tokens a window")
 
 
 def main() -> None:
@@ -17,14 +34,7 @@ def main() -> None:
         for i, text in enumerate(prompts):
             params = session.checkpoint.params({"temperature": 0.0, "max_tokens": 120})
             session.engine.submit(session.request(f"request-{i}", [{"role": "user", "content": text}], params))
-        while session.engine.has_work:
-            for event in session.engine.step():
-                if isinstance(event, Tokens):
-                    print(f"{event.request_id}: {session.tokenizer.decode(event.token_ids)!r}")
-                elif isinstance(event, Finished):
-                    spec = event.result.spec
-                    kept = spec.mean_acceptance_length or 0.0
-                    print(f"{event.request_id} ends ({event.result.finish_reason}): {kept:.2f} tokens a window")
+        drive(session.engine, [Printer(session.tokenizer)])
 
 
 if __name__ == "__main__":

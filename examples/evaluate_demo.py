@@ -13,7 +13,7 @@ import math
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from demo_text.documents import KINDS
@@ -24,12 +24,22 @@ from strata_cli.batch.records import parse
 from strata_cli.config import EngineConfig
 from strata_cli.demo import model_path
 from strata_cli.engine.tally import merge_spec
-from strata_cli.engine.types import Finished, Result, SpecStats
-from strata_cli.session import Session, load_session, read_checkpoint
+from strata_cli.engine.types import Event, Finished, Result, SpecStats
+from strata_cli.session import Session, drive, load_session, read_checkpoint
 
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
 MEASURED = "\n## Measured\n"
 SPEC = 4
+
+
+class Ended:
+    """The results of requests, by id, as they end."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, Result] = {}
+
+    def events(self, events: Sequence[Event]) -> None:
+        self.results |= {e.request_id: e.result for e in events if isinstance(e, Finished)}
 
 
 def run(session: Session, prompts: Mapping[str, tuple[object, dict]]) -> dict[str, Result]:
@@ -37,12 +47,8 @@ def run(session: Session, prompts: Mapping[str, tuple[object, dict]]) -> dict[st
     for name, (prompt, given) in prompts.items():
         params = session.checkpoint.params(given, {"temperature": 0.0})
         session.engine.submit(session.request(name, prompt, params))
-    results = {}
-    while session.engine.has_work:
-        for event in session.engine.step():
-            if isinstance(event, Finished):
-                results[event.request_id] = event.result
-    return results
+    drive(session.engine, [ended := Ended()])
+    return ended.results
 
 
 def row(name: str, *cells: object) -> str:

@@ -3,7 +3,7 @@
     strata run examples/prompts.jsonl -o out.jsonl --step-stats steps.jsonl
     python examples/read_step_stats.py steps.jsonl
 
-`strata inspect steps.jsonl` says more; this shows how to get at the numbers yourself.
+`strata inspect steps.jsonl` says more, its --help explains every field; this shows how to get at the numbers yourself.
 """
 
 import json

@@ -11,13 +11,15 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from strata_cli.engine.types import Event, Finished, Result, SpecStats, Started, StepRecord, Timings, WindowDone
-from strata_cli.inspect.reader import Line, Reader
-from strata_cli.ui.dashboard import save_svg
-from strata_cli.ui.snapshot import Header, Limit, SnapshotBuilder
+from strata_cli.engine.record import StepRecord
+from strata_cli.engine.types import Event, Finished, Result, SpecStats, Started, Timings, WindowDone
+from strata_cli.inspect.reader import Reader
+from strata_cli.ui.builder import SnapshotBuilder
+from strata_cli.ui.picture import save_svg
+from strata_cli.ui.snapshot import Header, Limit
 
 
-def events(lines: list[Line]) -> Iterator[tuple[float, list[Event]]]:
+def events(lines: list[StepRecord]) -> Iterator[tuple[float, list[Event]]]:
     """The events behind each window: who began, who ended (it is in no later window), the window itself."""
     last = {request: n for n, line in enumerate(lines) for request in line.request}
     seated: set[str] = set()
@@ -25,8 +27,7 @@ def events(lines: list[Line]) -> Iterator[tuple[float, list[Event]]]:
     for n, line in enumerate(lines):
         happened: list[Event] = [Started(r, s, 0) for r, s in zip(line.request, line.slot) if r not in seated]
         seated.update(line.request)
-        record = StepRecord(**{name: getattr(line, name) for name in StepRecord.__dataclass_fields__})
-        happened.append(WindowDone(record))
+        happened.append(WindowDone(line))
         for request, slot, keeps in zip(line.request, line.slot, line.keeps):
             tokens[request] = tokens.get(request, 0) + keeps
             if last[request] == n:

@@ -19,15 +19,16 @@ from statistics import median
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from strata_cli.batch.records import parse
 from strata_cli.config import EngineConfig
-from strata_cli.engine.build import assemble, settle_threads
 from strata_cli.engine.engine import Engine
 from strata_cli.engine.types import Finished
-from strata_cli.model.weights import Weights
-from strata_cli.model.weights.safetensors import open_checkpoint
-from strata_cli.session import Checkpoint, Prompt, read_checkpoint
+from strata_cli.model.families import Bank, Vector, family
+from strata_cli.session import Checkpoint, LoadedModel, Prompt, load_model, read_checkpoint
+from strata_kernels.formats import unpack
 
 Texts = list[list[int]]  # completion tokens of every prompt
 
@@ -66,18 +67,14 @@ def main() -> None:
 
     checkpoint = read_checkpoint(args.model, EngineConfig())
     cores = torch.get_num_threads()
-    settle_threads(checkpoint.model_config)
-    own = torch.get_num_threads()
+    model = load_model(checkpoint, EngineConfig(device="cpu"))
+    own = torch.get_num_threads()  # as the builder settled them
     records = parse(args.file.read_bytes(), args.file.name)[: args.prompts]
     prompts = [checkpoint.prompt(r.prompt, r.template_kwargs) for r in records]
-    cpu = torch.device("cpu")
-    weights = open_checkpoint(checkpoint.path).load(checkpoint.model_config, torch.float32, cpu)
-    reference = transformers_model(checkpoint, weights)
+    reference = transformers_model(model)
 
     def strata(name: str, **settings: Any) -> Way:
-        config = EngineConfig(prefix_cache=False, device="cpu", **settings)
-        of = checkpoint
-        engine = assemble(weights, of.model_config, config, of.eos_token_ids, cpu, vocab=of.vocab)
+        engine = model.engine(EngineConfig(prefix_cache=False, device="cpu", **settings))
         return Way(name, own, lambda: complete(engine, checkpoint, prompts, args.max_tokens))
 
     def other(name: str, batch: int) -> Way:
@@ -153,19 +150,40 @@ def until_end(tokens: list[int], eos: Sequence[int]) -> list[int]:
     return tokens[: next((i + 1 for i, t in enumerate(tokens) if t in eos), len(tokens))]
 
 
-def transformers_model(checkpoint: Checkpoint, weights: Weights) -> Any:
-    """transformers' own model around the weights that strata has loaded (dequantized, float32)."""
+def transformers_model(of: LoadedModel) -> Any:
+    """transformers' own model around the weights of a checkpoint (dequantized, float32)."""
     try:
         from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
     except ImportError:
         sys.exit("error: transformers 5.2 or newer is missing\nhint: pip install 'transformers>=5.2'")
-    top = json.loads((checkpoint.path / "config.json").read_text(encoding="utf-8"))
+    top = json.loads((of.checkpoint.path / "config.json").read_text(encoding="utf-8"))
     fields = top.get("text_config", top)
     fields.pop("quantization_config", None)
     model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**fields)).float().eval()
-    names = {name: name if name == "lm_head.weight" else f"model.{name}" for name in weights.main}
-    model.load_state_dict({names[name]: weight for name, weight in weights.main.items()})
+    named = {n if n == "lm_head.weight" else f"model.{n}": tensor for n, tensor in plain_tensors(of).items()}
+    model.load_state_dict(named)
     return model
+
+
+def plain_tensors(of: LoadedModel) -> dict[str, Tensor]:
+    """The main model's tensors by canonical name: matrices unpacked, vectors as they lie in the files."""
+    config, weights = of.loaded.model, of.loaded.weights
+    rename = family(config.family).rename
+    files = [load_file(path) for path in sorted(of.checkpoint.path.glob("*.safetensors"))]
+    stored = {rename(name): tensor for file in files for name, tensor in file.items()}
+    found = {config.embedding.name: unpack(weights.embedding, 0, weights.embedding.shape[0])}
+    for block, own in zip((*config.blocks, config.head), (*weights.blocks, weights.head), strict=True):
+        for role, tensor in block.tensors.items():
+            value = getattr(own, role)
+            if isinstance(tensor, Vector):
+                found[tensor.name] = stored[tensor.name].float()
+            elif isinstance(tensor, Bank):
+                for name, stacks in (("gate_up_proj", value.gate_up), ("down_proj", (value.down,))):
+                    experts = [[unpack(stack[e], 0, stack.shape[1]) for stack in stacks] for e in range(value.count)]
+                    found[f"{tensor.name}.{name}"] = torch.stack([torch.cat(parts) for parts in experts])
+            else:
+                found[tensor.name] = unpack(value, 0, value.shape[0])
+    return found
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Imports no torch: a command's module is loaded when that command runs, the list 
 """
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -12,12 +13,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from typer._click.core import Command, Context  # typer brings its own click; pyproject.toml pins the version
-from typer._click.exceptions import ClickException, UsageError
 from typer.core import TyperCommand, TyperGroup
 
 from strata_cli import __version__
 from strata_cli.errors import FAILED, INTERRUPTED, OK, USAGE, StrataError
+from strata_cli.names import readable, text_of
 from strata_cli.ui.console import mute, say
 
 EPILOG = (
@@ -51,22 +51,22 @@ COMMANDS = {
 class LazyGroup(TyperGroup):
     """Lists commands from the table; imports a command's module only to run it."""
 
-    def list_commands(self, ctx: Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
         return TyperCommand(cmd_name, short_help=entry.summary, rich_help_panel=entry.panel)
 
-    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         self.commands = {name: TyperCommand(name) for name in COMMANDS}  # typer reads the names to suggest one
         name, stub, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name and stub else stub, rest
 
 
-def load_command(name: str) -> Command:
+def load_command(name: str) -> Any:
     """The real command, its module imported."""
     function = getattr(importlib.import_module(f"strata_cli.commands.{name}"), name)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -99,14 +99,16 @@ def strata(
 
 def report(what: str, hint: str = "") -> None:
     """Print `error: what` and `hint: ...` to stderr."""
-    say(f"error: {what}")
+    say(f"error: {readable(what)}")
     if hint:
-        say(f"hint: {hint}")
+        say(f"hint: {readable(hint)}")
 
 
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code; every error becomes a message here."""
     try:
+        _check_names(args)
+        _speak_utf8()
         code: Any = typer.main.get_command(app).main(
             args=list(args) or ["--help"], prog_name="strata", standalone_mode=False
         )
@@ -116,10 +118,10 @@ def run(args: Sequence[str]) -> int:
         _debug()
         report(error.what, error.hint)
         return error.exit_code
-    except ClickException as error:
+    except typer.TyperException as error:  # bad flags and arguments
         _debug()
-        path = error.ctx.command_path if isinstance(error, UsageError) and error.ctx else "strata"
-        report(error.format_message(), f"{path} --help")
+        context = getattr(error, "ctx", None)  # of the command that they were given to
+        report(error.format_message(), f"{context.command_path if context else 'strata'} --help")
         return USAGE
     except (KeyboardInterrupt, typer.Abort):
         _debug()
@@ -137,6 +139,21 @@ def run(args: Sequence[str]) -> int:
         _debug()
         report(f"{type(error).__name__}: {error}", "this is a fault of strata; STRATA_DEBUG=1 prints the traceback")
         return FAILED
+
+
+def _check_names(args: Sequence[str]) -> None:
+    """Refuse arguments and settings of the environment that are no text in any way."""
+    for name in (*args, *(value for variable, value in os.environ.items() if variable.startswith("STRATA_"))):
+        text_of(name)
+
+
+def _speak_utf8() -> None:
+    """Results are UTF-8 whatever the locale says; a terminal gets what it can show, and escapes for the rest."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() not in ("utf-8", "utf8"):
+        if sys.stdout.isatty():
+            sys.stdout.reconfigure(errors="backslashreplace")
+        else:
+            sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # a name as it is on disk
 
 
 def _open_closed_streams() -> None:

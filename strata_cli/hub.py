@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strata_cli.errors import StrataError, UsageError
+from strata_cli.names import os_name, text_of
 from strata_cli.settings import DEFAULT_MODEL
 
 # What a checkpoint needs of a repository: no other framework's weights, no images.
@@ -47,7 +48,8 @@ def find_model(
         from strata_cli.demo import model_path
 
         return ModelFiles(ref, model_path())
-    path = Path(ref).expanduser()
+    ref = text_of(ref)
+    path = Path(os_name(ref)).expanduser()
     if ref and _exists(path):
         return ModelFiles(ref, path)
     if aliases and ref in aliases:

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from strata_cli.config import EngineConfig
-from strata_cli.settings import DEFAULT_MODEL, Settings, resolve
+from strata_cli.names import text_of
+from strata_cli.settings import DEFAULT_MODEL, resolve
 
 
 def flag(panel: str, help: str, *names: str, metavar: str | None = None) -> Any:
@@ -152,6 +153,13 @@ class OutputFlags:
     show_config: Annotated[bool, flag(OUTPUT, "Print every setting with its source, and exit.", "--show-config")]
 
 
+class MeasureFlags:
+    """What a measuring command needs of the output flags."""
+
+    __annotations__ = {name: OutputFlags.__annotations__[name] for name in ("quiet", "show_config")}
+
+
+TEXTS = ("question", "system", "arm")  # arguments of single commands that are text, not the name of a file
 _DEFAULTS = {"tui": True, "ascii": False, "quiet": False, "download": False, "show_config": False}
 
 
@@ -170,7 +178,7 @@ def shared_options(*groups: type) -> Callable[[Callable[..., int]], Callable[...
             if flags.get("show_config"):
                 print(settings.describe())
                 return 0
-            return command(settings, **given)
+            return command(settings, **{name: _text(v) if name in TEXTS else v for name, v in given.items()})
 
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters = [p.replace(kind=keyword) for p in own[1:]] + [
@@ -184,6 +192,10 @@ def shared_options(*groups: type) -> Callable[[Callable[..., int]], Callable[...
     return decorate
 
 
+def _text(given: Any) -> Any:
+    return [text_of(each) for each in given] if isinstance(given, list) else given and text_of(given)
+
+
 def _with_default(name: str, hint: Any) -> Any:
     """The annotation with the engine's own default in its help."""
     assert get_origin(hint) is Annotated
@@ -194,6 +206,3 @@ def _with_default(name: str, hint: Any) -> Any:
         shown = {True: "on", False: "off"}[default] if isinstance(default, bool) else default
         option.help = f"{option.help} Default: {shown}."
     return Annotated[kind, option]
-
-
-__all__ = ["EngineFlags", "ModelFlags", "OutputFlags", "SamplingFlags", "Settings", "shared_options"]

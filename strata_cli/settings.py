@@ -22,6 +22,7 @@ import platformdirs
 from strata_cli import __version__
 from strata_cli.config import EngineConfig, SamplingParams, Sourced, unknown_name
 from strata_cli.errors import UsageError
+from strata_cli.names import os_name, readable, text_of
 
 DEFAULT_MODEL = "demo"
 # The sampling parameters that flags, environment, config and profiles can set; the others belong to a single request.
@@ -54,7 +55,7 @@ class Settings:
 
     def stats_header(self) -> dict[str, Any]:
         """First line of the step-statistics file: what ran, with which settings."""
-        config = asdict(self.engine)
+        config = {name: text_of(v) if isinstance(v, str) else v for name, v in asdict(self.engine).items()}
         return {"model": self.model, "profile": self.profile, "config": config, "version": __version__}
 
     def describe(self) -> str:
@@ -62,7 +63,7 @@ class Settings:
         names = [*CHOICES, *ENGINE_FIELDS, *SAMPLING_FIELDS]
         unset = {**{n: Sourced(getattr(self.engine, n)) for n in ENGINE_FIELDS}, "model": Sourced(self.model)}
         rows = [(n, self.sources.get(n) or unset.get(n) or Sourced(None, "the checkpoint's own")) for n in names]
-        return "\n".join(f"{n:<20} {_show(s.value):<16} {s.source}" for n, s in rows)
+        return readable("\n".join(f"{n:<20} {_show(s.value):<16} {s.source}" for n, s in rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def resolve(flags: Mapping[str, Any], env: Mapping[str, str], config_file: Path 
         config_file: the user config; default `config.toml` in the user's config directory. May be missing.
     """
     known = (*CHOICES, *ENGINE_FIELDS, *SAMPLING_FIELDS)
-    from_flags = Layer({n: v for n, v in flags.items() if n in known and v not in (None, (), [])}, _flag)
+    from_flags = Layer({n: _text(n, v) for n, v in flags.items() if n in known and v not in (None, (), [])}, _flag)
     from_env = Layer(_read_env(env), lambda name: ENV_PREFIX + name.upper())
     path = config_file or platformdirs.user_config_path("strata") / "config.toml"
     config, aliases = _read_config(path)
@@ -109,6 +110,13 @@ def resolve(flags: Mapping[str, Any], env: Mapping[str, str], config_file: Path 
     )
 
 
+def _text(name: str, value: Any) -> Any:
+    """A flag's or variable's value, as text where it is not the name of a file alone."""
+    if name in CHOICES:
+        return text_of(value)
+    return [text_of(each) for each in value] if name == "stop" else value
+
+
 def profiles() -> dict[str, Traversable]:
     """Name to file of the profiles that come with strata; in a bare checkout they lie beside the package."""
     try:
@@ -122,7 +130,7 @@ def profiles() -> dict[str, Traversable]:
 def read_profile(name: str) -> Layer:
     """The settings of a profile, by name or by the path of a .toml file."""
     shipped = profiles()
-    file = Path(name) if name.endswith(".toml") else shipped.get(name)
+    file = Path(os_name(name)) if name.endswith(".toml") else shipped.get(name)
     if file is None or not file.is_file():
         raise UsageError(unknown_name("profile", name, shipped), f"profiles: {', '.join(shipped)}, or a .toml file")
     table = _read_toml(file.read_text(encoding="utf-8"), f"profile {name}")
@@ -176,7 +184,7 @@ def _read_env(env: Mapping[str, str]) -> dict[str, Any]:
         if not variable.startswith(ENV_PREFIX) or name in PROCESS_ENV:
             continue
         if name in known:
-            values[name] = _checked(name, text, variable, strict=False)
+            values[name] = _text(name, _checked(name, text, variable, strict=False))
         elif difflib.get_close_matches(name, known, n=1, cutoff=0.85):
             upper = (ENV_PREFIX + n.upper() for n in known)
             raise UsageError(unknown_name("environment variable", variable, upper), "unset it or correct its name")

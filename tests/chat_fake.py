@@ -10,11 +10,13 @@ import time
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from strata_cli.chat.conversation import Conversation
 from strata_cli.chat.dialogue import Dialogue
 from strata_cli.config import EngineConfig, SamplingParams
+from strata_cli.engine.record import StepRecord
 from strata_cli.engine.types import (
     Event,
     Finished,
@@ -22,7 +24,6 @@ from strata_cli.engine.types import (
     Result,
     SpecStats,
     Started,
-    StepRecord,
     Timings,
     Tokens,
     WindowDone,
@@ -92,7 +93,8 @@ def scripted(prompt: str, seed: int) -> str:
 class FakeEngine:
     """The engine's API. `delay_s` stretches every step; `error` ends every request with it."""
 
-    planned_bytes = 0
+    memory = SimpleNamespace(total_bytes=0, as_dict=dict)
+    clock = staticmethod(time.perf_counter)
 
     def __init__(self, batch: int = 4, ctx: int = 100_000, delay_s: float = 0.0, error: str | None = None):
         self.config = EngineConfig(batch=batch)
@@ -128,7 +130,10 @@ class FakeEngine:
         return []
 
     def pause(self, paused: bool = True) -> None:
-        raise NotImplementedError
+        assert not paused, "a conversation pauses nobody"
+
+    def idle_s(self) -> float:
+        return 0.0
 
     def close(self) -> None:
         self.running.clear()
@@ -186,8 +191,9 @@ class FakeEngine:
 def _record(ids: list[str], keeps: list[int]) -> StepRecord:
     n = len(ids)
     return StepRecord(
-        "chain", 0.0, 0, n, L * n, (L - 1) * n, (L - 1) * n, 2 * n, 1.0, list(range(n)), ids, [0] * n, [L] * n, keeps,
-        [0] * n, ["fits"] * n, {}, L * n, None, 0, None, [],
+        kind="chain", t=0.0, slots=n, rows=L * n, drafts=(L - 1) * n, verified=(L - 1) * n, accepted=2 * n, step_ms=1.0,
+        slot=list(range(n)), request=ids, prompt=[0] * n, L=[L] * n, keeps=keeps, ctx=[0] * n, reason=["fits"] * n,
+        bucket=L * n,
     )  # fmt: skip
 
 

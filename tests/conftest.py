@@ -1,5 +1,7 @@
 """What tests of several rooms share."""
 
+import signal
+
 import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
@@ -8,6 +10,22 @@ from strata_cli.text.tokenizer import Tokenizer
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("<think>", "</think>")  # added tokens that are text
+
+# What a parent may have turned off: `nohup`, a job in the background of a script, a supervisor that reaps by itself.
+INHERITED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGCHLD)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_inherited_signals() -> None:
+    """Signals that the tests' parent ignores or blocks do here, and in every child, what they do in a shell.
+
+    A handler of ours takes the place of "ignored": this process stays as deaf as its parent wanted it, but a child does
+    not inherit a handler, and a test that sends itself a signal finds it can be caught.
+    """
+    for number in INHERITED:
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INHERITED)
 
 
 def build_byte_tokenizer() -> tokenizers.Tokenizer:

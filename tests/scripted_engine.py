@@ -7,13 +7,13 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from strata_cli.engine.record import StepRecord
 from strata_cli.engine.types import (
     Event,
     Finished,
     Result,
     SpecStats,
     Started,
-    StepRecord,
     Timings,
     Tokens,
     WindowDone,
@@ -56,14 +56,28 @@ class ScriptedEngine:
             for n in range(1, self.requests + 1)
         ]
         self.seats: dict[int, Seat] = {}
+        self.paused = False
 
     def limits(self) -> dict[str, tuple[int, int]]:
         """Request id -> (prompt tokens, most tokens of the answer)."""
         return {s.request: (s.prompt, s.limit) for s in [*self.seats.values(), *self.waiting]}
 
-    def step(self, admit: bool = True) -> list[Event]:
+    def pause(self, paused: bool = True) -> None:
+        self.paused = paused
+
+    def idle_s(self) -> float:
+        return 0.0
+
+    def clock(self) -> float:
+        return self.t
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.seats or (self.waiting and not self.paused))
+
+    def step(self) -> list[Event]:
         events: list[Event] = []
-        for slot in range(self.slots) if admit else ():
+        for slot in range(self.slots) if not self.paused else ():
             if slot not in self.seats and self.waiting:
                 seat = self.seats[slot] = self.waiting.pop(0)
                 seat.read = 16 if self.rng.random() < 0.2 else 0

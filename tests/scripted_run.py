@@ -8,11 +8,22 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 
-from strata_cli.engine.types import Downgrade, Finished
+from strata_cli.engine.types import Downgrade, Event, Finished
+from strata_cli.session import Orders, drive
 from strata_cli.ui.live import LiveScreen, open_screen
 from strata_cli.ui.snapshot import Header, Limit
 from tests.scripted_engine import ScriptedEngine
+
+
+class Records:
+    """The observer that prints a record for each request that ends."""
+
+    def events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Finished):
+                print(json.dumps({"custom_id": event.request_id}), flush=True)
 
 
 def main(asked: dict) -> int:
@@ -25,22 +36,19 @@ def main(asked: dict) -> int:
     interrupted = []
     signal.signal(signal.SIGINT, lambda *_: interrupted.append(True))
     screen = open_screen(header, engine.requests, limits, **screen_options)
+
+    def orders() -> Orders:
+        return Orders(pause=screen.paused, stop=screen.wants_stop, leave=bool(interrupted))
+
+    def tick() -> None:
+        screen.tick()
+        time.sleep(pause_s)
+
     with screen:
         print("a line for stderr", file=sys.stderr)
         warnings.warn("a warning from python", stacklevel=1)
         screen.events([Downgrade("graphs", "not captured on this card")])
-        while (engine.seats or (engine.waiting and not screen.wants_stop)) and not interrupted:
-            if (screen.wants_stop or screen.paused) and not engine.seats:
-                time.sleep(0.01)
-                screen.tick()
-                continue
-            events = engine.step(admit=not (screen.wants_stop or screen.paused))
-            for event in events:
-                if isinstance(event, Finished):
-                    print(json.dumps({"custom_id": event.request_id}), flush=True)
-            screen.events(events)
-            screen.tick()
-            time.sleep(pause_s)
+        drive(engine, [Records(), screen], orders=orders, tick=tick)
     if isinstance(screen, LiveScreen):
         print(f"drawn: {screen.frames} frames", file=sys.stderr)
     print("stopped" if screen.wants_stop else "interrupted" if interrupted else "the end", file=sys.stderr)

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 from demo_text.documents import document
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from strata_cli.engine.drafters.vocab import COUNTS_FILE
-from strata_cli.model.config import load_config
 from strata_cli.model.weights.formats.int4 import quantize
-from strata_cli.model.weights.safetensors import open_checkpoint
+from strata_kernels.formats import unpack
+from strata_kernels.weight import Weight
 
 from . import data
 from .layers import ModelConfig
@@ -228,36 +228,52 @@ def dump(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+SIZES = {  # of the trainer's ModelConfig, and what config.json calls them
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "linear_key_heads": "linear_num_key_heads",
+    "linear_value_heads": "linear_num_value_heads",
+    "linear_key_dim": "linear_key_head_dim",
+    "linear_value_dim": "linear_value_head_dim",
+    "conv_kernel": "linear_conv_kernel_dim",
+    "experts_per_token": "num_experts_per_tok",
+    "expert_size": "moe_intermediate_size",
+    "shared_size": "shared_expert_intermediate_size",
+    "eps": "rms_norm_eps",
+    **{name: name for name in ("vocab_size", "hidden_size", "head_dim", "num_experts")},
+}
+
+
 def read(directory: Path) -> DemoModel:
-    """The training model with the weights that `write` has stored, as strata reads them."""
-    config = load_config(directory)
-    weights = open_checkpoint(directory).load(config, torch.float32, "cpu")
-    assert weights.mtp is not None
-    state = {f"model.{name}": w for name, w in weights.main.items() if name != "lm_head.weight"}
-    state |= {f"mtp.{name}": w for name, w in weights.mtp.items()}
-    sizes = ModelConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_hidden_layers,
-        full_attention_interval=config.layer_types.index("full_attention") + 1,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        rotary_dim=config.rotary_dim,
-        rope_theta=config.rope_theta,
-        linear_key_heads=config.linear_num_key_heads,
-        linear_value_heads=config.linear_num_value_heads,
-        linear_key_dim=config.linear_key_head_dim,
-        linear_value_dim=config.linear_value_head_dim,
-        conv_kernel=config.linear_conv_kernel_dim,
-        num_experts=config.num_experts,
-        experts_per_token=config.num_experts_per_tok,
-        expert_size=config.moe_intermediate_size,
-        shared_size=config.shared_expert_intermediate_size,
-        eps=config.rms_norm_eps,
+    """The training model with the weights that `write` has stored, packed ones unpacked by strata's own formats."""
+    stored = load_file(directory / "model.safetensors")
+    state = {name: value for name, value in stored.items() if "weight_" not in name}
+    for name, packed in stored.items():
+        if name.endswith("_packed"):
+            stem = name.removesuffix("_packed")
+            rows, columns = stored[f"{stem}_shape"].tolist()
+            parts = {"packed": packed, "scale": stored[f"{stem}_scale"]}
+            weight = Weight(f"int{packed.shape[1] * 32 // columns}", parts, (rows, columns))
+            state[stem] = unpack(weight, 0, rows)
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    rope = config["rope_parameters"]
+    model = DemoModel(
+        ModelConfig(
+            full_attention_interval=config["layer_types"].index("full_attention") + 1,
+            rotary_dim=int(config["head_dim"] * rope["partial_rotary_factor"]),
+            rope_theta=rope["rope_theta"],
+            **{own: config[name] for own, name in SIZES.items()},
+        )
     )
-    model = DemoModel(sizes)
-    model.load_state_dict(state)
+    for stem in {name.split(".experts.")[0] + ".experts" for name in state if ".experts.0." in name}:
+        each = [
+            {p: state.pop(f"{stem}.{e}.{p}_proj.weight") for p in ("gate", "up", "down")}
+            for e in range(model.c.num_experts)
+        ]
+        state[f"{stem}.gate_up_proj"] = torch.stack([torch.cat((one["gate"], one["up"])) for one in each])
+        state[f"{stem}.down_proj"] = torch.stack([one["down"] for one in each])
+    model.load_state_dict({name: value.float() for name, value in state.items()})
     return model
 
 

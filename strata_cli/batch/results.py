@@ -15,7 +15,7 @@ from strata_cli.text.thinking import split_thinking
 LINE_BREAKS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
 
 
-class Decoder(Protocol):
+class TokenDecoder(Protocol):
     """Token ids to text (`strata_cli.text.tokenizer.Tokenizer`)."""
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...
@@ -35,7 +35,7 @@ class RecordWriter:
     model: str
     simple: bool
     with_tokens: bool
-    decoder: Decoder | None = None
+    decoder: TokenDecoder | None = None
 
     def line(
         self, asked: PromptRecord, result: Result, text: str, created: int, thinking_opened: bool = False

@@ -1,4 +1,4 @@
-"""From requests to records: the loop around `Engine.step`. No torch.
+"""From requests to records. No torch.
 
 Everything that watches a run (progress lines, the live screen, statistics, the summary) is an Observer and gets each
 window's events.
@@ -14,25 +14,18 @@ from strata_cli.batch.results import RecordWriter, failed_result
 from strata_cli.engine.stats import StepStatsWriter
 from strata_cli.engine.types import Event, Finished, Request, Result, WindowDone
 from strata_cli.errors import UsageError
-from strata_cli.session import Engine
+from strata_cli.model.memory import MemoryPlan
+from strata_cli.session import AnyEngine, Observer, Orders, drive
+from strata_cli.settings import Settings
 from strata_cli.text.stop import StopWatch
 
-PAUSE_S = 0.05  # between looks at the keys while nothing runs
 
-
-class Observer(Protocol):
-    """Gets the events of each window, in order."""
-
-    def events(self, events: Sequence[Event]) -> None: ...
-
-
-class Screen(Protocol):
+class KeyedObserver(Observer, Protocol):
     """The observer that a person looks at, and can press keys on (`strata_cli.ui.live`)."""
 
     wants_stop: bool
     paused: bool
 
-    def events(self, events: Sequence[Event]) -> None: ...
     def tick(self) -> None: ...
 
 
@@ -45,19 +38,20 @@ class Job:
     thinking: bool = False
 
 
-@dataclass(slots=True)
-class Outcome:
+@dataclass(frozen=True, slots=True)
+class Ending:
     """How many requests failed, and how many have no record because the run was stopped."""
 
-    failed: int = 0
-    left: int = 0
+    failed: int
+    left: int
 
 
 class StepStats:
     """The observer that writes the step-statistics file."""
 
-    def __init__(self, writer: StepStatsWriter):
+    def __init__(self, writer: StepStatsWriter, settings: Settings, memory: MemoryPlan):
         self._writer = writer
+        writer.begin({**settings.stats_header(), "memory": memory.as_dict()})
 
     def events(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -65,51 +59,57 @@ class StepStats:
                 self._writer.write(event.record)
 
 
+class Recorder:
+    """The observer that writes a record as soon as a request ends. `pending`: those that have none yet, by id."""
+
+    def __init__(self, records: RecordWriter, write: Callable[[bytes], None]):
+        self._records, self._write = records, write
+        self.pending: dict[str, Job] = {}
+        self.failed = 0
+
+    def submit(self, job: Job, engine: AnyEngine) -> None:
+        """Queue a job; a request that the engine refuses is an error record."""
+        self.pending[job.request.id] = job
+        try:
+            engine.submit(job.request)
+        except UsageError as fault:
+            self._finish(failed_result(job.request, str(fault)))
+
+    def events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Finished):
+                self._finish(event.result)
+
+    def _finish(self, result: Result) -> None:
+        job = self.pending.pop(result.request_id)
+        text = ""
+        if isinstance(watch := job.request.watch, StopWatch):
+            watch.close()
+            text = watch.text
+        self.failed += result.finish_reason == "error"
+        self._write(self._records.line(job.asked, result, text, int(time.time()), job.thinking))
+
+
 def run_batch(
-    engine: Engine,
+    engine: AnyEngine,
     jobs: Iterable[Job],
     records: RecordWriter,
     write: Callable[[bytes], None],
-    screen: Screen,
+    screen: KeyedObserver,
     observers: Sequence[Observer] = (),
     interrupted: Callable[[], bool] = lambda: False,
-) -> Outcome:
+) -> Ending:
     """Run all jobs and write a record as soon as one ends.
 
     A request that the engine refuses, or that fails alone, is an error record. When `interrupted` turns true the window
     in progress is the last; when the screen wants to stop, requests in a slot still finish. What is left has no record.
     """
-    outcome = Outcome()
-    pending: dict[str, Job] = {}
-
-    def finish(job: Job, result: Result) -> None:
-        text = ""
-        if isinstance(watch := job.request.watch, StopWatch):
-            watch.close()
-            text = watch.text
-        outcome.failed += result.finish_reason == "error"
-        write(records.line(job.asked, result, text, int(time.time()), job.thinking))
-
+    recorder = Recorder(records, write)
     for job in jobs:
-        pending[job.request.id] = job
-        try:
-            engine.submit(job.request)
-        except UsageError as fault:
-            del pending[job.request.id]
-            finish(job, failed_result(job.request, str(fault)))
-    while pending and not interrupted():
-        engine.pause(screen.paused or screen.wants_stop)
-        if engine.has_work:
-            events = engine.step()
-            for event in events:
-                if isinstance(event, Finished):
-                    finish(pending.pop(event.request_id), event.result)
-            for observer in (*observers, screen):
-                observer.events(events)
-        elif screen.wants_stop:
-            break
-        else:
-            time.sleep(PAUSE_S)
-        screen.tick()
-    outcome.left = len(pending)
-    return outcome
+        recorder.submit(job, engine)
+
+    def orders() -> Orders:
+        return Orders(pause=screen.paused, stop=screen.wants_stop, leave=interrupted())
+
+    drive(engine, (recorder, *observers, screen), orders=orders, tick=screen.tick)
+    return Ending(recorder.failed, len(recorder.pending))

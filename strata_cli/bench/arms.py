@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer._click.exceptions import ClickException
 
 from strata_cli.errors import UsageError
-from strata_cli.options import EngineFlags, ModelFlags, SamplingFlags, Settings, shared_options
-from strata_cli.settings import resolve
+from strata_cli.names import os_name
+from strata_cli.options import EngineFlags, ModelFlags, SamplingFlags, shared_options
+from strata_cli.settings import Settings, resolve
 
 DEFAULT_ARMS = ("no drafts: --spec 0", "fixed: --no-mtp-varlen", "adaptive: --mtp-varlen")
 
@@ -45,7 +45,7 @@ def parse_arms(texts: Sequence[str], base: Settings, static: bool, batches: Sequ
         if not colon or not name:
             raise UsageError(f"--arm {text!r} has no name", '--arm "name: --spec 0"')
         if flags.startswith("@"):
-            arms.append(Arm(name, flags, report=Path(flags[1:])))
+            arms.append(Arm(name, flags, report=Path(os_name(flags[1:]))))
         elif flags.startswith("!"):
             command = tuple(_split(name, flags[1:]))
             if not command or shutil.which(command[0]) is None:
@@ -80,7 +80,7 @@ def given_flags(settings: Settings) -> dict[str, Any]:
 
 def _split(name: str, flags: str) -> list[str]:
     try:
-        return shlex.split(flags)
+        return [os_name(part) for part in shlex.split(flags)]
     except ValueError as fault:
         raise UsageError(f"arm {name!r}: {flags!r}: {fault}") from None
 
@@ -97,8 +97,8 @@ def _parse(name: str, arguments: list[str]) -> tuple[Mapping[str, Any], bool | N
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command("arm")(arm)
     try:
-        typer.main.get_command(app).main(args=arguments, prog_name=f"arm {name!r}", standalone_mode=False)
-    except ClickException as fault:
+        typer.main.get_command(app).main(args=arguments, prog_name="arm", standalone_mode=False)
+    except typer.TyperException as fault:
         raise UsageError(f"arm {name!r}: {fault.format_message()}", "the flags of strata run") from None
     except UsageError as fault:
         raise UsageError(f"arm {name!r}: {fault.what}", fault.hint) from None

@@ -10,11 +10,10 @@ from strata_cli.batch.records import PromptRecord
 from strata_cli.bench.arms import Arm
 from strata_cli.bench.cases import Case, make_cases
 from strata_cli.bench.figures import ArmFigures, RunFigures, order, ratios, same_tokens
-from strata_cli.bench.loaded import Loaded
 from strata_cli.bench.measure import figures, run_elsewhere, run_here
 from strata_cli.bench.trace import Arrival, fit, trace_cases
 from strata_cli.errors import UsageError
-from strata_cli.session import Checkpoint, open_checkpoint
+from strata_cli.session import Checkpoint, LoadedModel, load_model, open_checkpoint
 from strata_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Comparison:
     """What to measure. `replay`: acceptance of replayed drafts, None: the real ones."""
 
     arms: Sequence[Arm]
@@ -42,7 +41,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class _Seat:
+class _ReadyArm:
     """An arm, ready to run: its cases, and its engine (None: another installation)."""
 
     arm: Arm
@@ -61,9 +60,9 @@ class _Seat:
 class Bench:
     """A plan with its models: weights are loaded once for all arms that share them."""
 
-    def __init__(self, plan: Plan, base: Settings, note: Callable[[str], None]):
+    def __init__(self, plan: Comparison, base: Settings, note: Callable[[str], None]):
         self.plan, self.base, self.note = plan, base, note
-        self._loaded: dict[tuple[Any, ...], Loaded] = {}
+        self._loaded: dict[tuple[Any, ...], LoadedModel] = {}
         self._recorded: dict[tuple[Any, ...], list[list[int]]] = {}
         self.notes: list[str] = []
         self._check()
@@ -114,21 +113,21 @@ class Bench:
             "same_tokens": same_tokens(arms),
         }
 
-    def _seat(self, arm: Arm, kind: Kind) -> _Seat:
+    def _seat(self, arm: Arm, kind: Kind) -> _ReadyArm:
         settings = arm.settings or self.base
         checkpoint = open_checkpoint(settings)
         cases, arrivals = self._cases(arm, checkpoint, kind)
         if arm.command:
             self._remark(f"{arm.name}: a process of its own in each round, without a warm-up")
-            return _Seat(arm, cases, None, checkpoint, None)
+            return _ReadyArm(arm, cases, None, checkpoint, None)
         config = settings.engine
         key = (checkpoint.path, config.device, config.dtype, config.mtp)
         if key not in self._loaded:
-            self._loaded[key] = Loaded.load(checkpoint, config)
+            self._loaded[key] = load_model(checkpoint, config)
         engine = self._loaded[key].engine(config)
         if self.plan.replay is not None:
             self._replay(self._loaded[key], engine, checkpoint, cases)
-        return _Seat(arm, cases, arrivals, checkpoint, engine)
+        return _ReadyArm(arm, cases, arrivals, checkpoint, engine)
 
     def _cases(self, arm: Arm, checkpoint: Checkpoint, kind: Kind) -> tuple[list[Case], list[float] | None]:
         """The arm's cases of a kind, and when they come."""
@@ -142,7 +141,7 @@ class Bench:
             self._remark(f"{many} clipped to the context of {checkpoint.context} tokens")
         return trace_cases(arrivals, cases), [a.at_s for a in arrivals]
 
-    def _replay(self, loaded: Loaded, engine: "Engine", checkpoint: Checkpoint, cases: Sequence[Case]) -> None:
+    def _replay(self, loaded: LoadedModel, engine: "Engine", checkpoint: Checkpoint, cases: Sequence[Case]) -> None:
         """Put the replay drafter in front of the engine's own, with the undrafted output recorded first."""
         from strata_cli.engine.drafters.replay import ReplayDrafter
 

@@ -11,6 +11,7 @@ from strata_cli.config import SamplingParams
 from strata_cli.engine.seeds import derive_seed
 from strata_cli.engine.types import Request
 from strata_cli.errors import UsageError
+from strata_cli.names import text_of
 from strata_cli.session import Checkpoint, Prompt
 
 SEED = 1  # of requests that bring none: two measurements are of the same texts
@@ -34,7 +35,7 @@ def read_file(file: str) -> list[PromptRecord]:
     if file == "-":
         return parse(sys.stdin.buffer.read(), "stdin")
     try:
-        return parse(Path(file).read_bytes(), file)
+        return parse(Path(file).read_bytes(), text_of(file))
     except OSError as fault:
         raise UsageError(f"{file} cannot be read: {fault.strerror}", "a JSONL file, or - for stdin") from None
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,12 +13,28 @@ from strata_cli.bench.cases import Case
 from strata_cli.bench.figures import RunFigures, digest
 from strata_cli.config import SamplingParams
 from strata_cli.engine.tally import merge_spec
-from strata_cli.engine.types import Finished, Result, SpecStats
+from strata_cli.engine.types import Event, Finished, Result, SpecStats
 from strata_cli.errors import StrataError
-from strata_cli.session import Checkpoint
+from strata_cli.session import Checkpoint, Later, Orders, drive
 
 if TYPE_CHECKING:
     from strata_cli.engine.engine import Engine
+
+
+class Results:
+    """The observer that keeps what became of each request, by id."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Result] = {}
+
+    def events(self, events: Sequence[Event]) -> None:
+        self.by_id |= {e.request_id: e.result for e in events if isinstance(e, Finished)}
+
+    def require(self) -> dict[str, Result]:
+        """The results. Raises StrataError: a request failed."""
+        if failed := next((r for r in self.by_id.values() if r.finish_reason == "error"), None):
+            raise StrataError(f"request {failed.request_id} failed: {failed.error}")
+        return self.by_id
 
 
 def run_here(
@@ -32,29 +47,12 @@ def run_here(
     """
     while engine.prefix is not None and engine.prefix.evict():
         pass
-    requests = [case.request(checkpoint) for case in cases]
-    coming = list(zip(arrivals if arrivals is not None else [0.0] * len(cases), requests))
-    came: dict[str, float] = {}
-    found: dict[str, tuple[float, Result]] = {}
-    start = engine.clock()
-    while coming or len(found) < len(came):
-        now = engine.clock() - start
-        while coming and coming[0][0] <= now:
-            _, request = coming.pop(0)
-            came[request.id] = engine.clock() - start
-            engine.submit(request)
-        if static:
-            engine.pause(any(engine.seats))
-        if not engine.has_work:
-            time.sleep(max(0.0, coming[0][0] - now))
-            continue
-        for event in engine.step():
-            if isinstance(event, Finished):
-                found[event.request_id] = came[event.request_id], event.result
-    engine.pause(False)
-    if failed := [r for _, r in found.values() if r.finish_reason == "error"]:
-        raise StrataError(f"request {failed[0].request_id} failed: {failed[0].error}")
-    return {case.id: found[case.id] for case in cases}
+    times = arrivals if arrivals is not None else [0.0] * len(cases)
+    later = [Later(case.request(checkpoint), at_s) for case, at_s in zip(cases, times)]
+    results = Results()
+    came = drive(engine, [results], later=later, orders=lambda: Orders(pause=static and any(engine.seats)))
+    found = results.require()
+    return {case.id: (came[case.id], found[case.id]) for case in cases}
 
 
 def figures(found: Mapping[str, tuple[float, Result]], downgrades: Sequence[str]) -> RunFigures:

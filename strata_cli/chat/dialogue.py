@@ -1,22 +1,22 @@
 """A conversation held with an engine: turns and their undoing, settings that the engine judges. No torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from strata_cli.chat.conversation import Conversation, Message
-from strata_cli.chat.status import Totals
+from strata_cli.chat.echo import NoEcho
+from strata_cli.chat.status import AnswerTotals
 from strata_cli.chat.turn import Answer, Turn, View
 from strata_cli.config import SamplingParams
-from strata_cli.engine.types import StepRecord
 from strata_cli.errors import StrataError, UsageError
 from strata_cli.interrupt import Interrupt
-from strata_cli.session import Session
+from strata_cli.session import Observer, Session
 from strata_cli.text.template import ChatTemplate
 from strata_cli.text.thinking import ThinkingSplitter
 
 
-class Screen(View, Protocol):
+class DialogueView(View, Protocol):
     """Where a dialogue meets its person. `begin` and `end` frame the candidates of one turn."""
 
     def begin(self, answers: Sequence[Answer]) -> None: ...
@@ -39,21 +39,21 @@ class Dialogue:
         session: the loaded model.
         conversation: its state, which this object alone changes.
         screen: where turns are shown.
-        on_window: told of every window (the step statistics).
+        observers: get every event of a turn (the step statistics).
     """
 
     def __init__(
         self,
         session: Session,
         conversation: Conversation,
-        screen: Screen,
-        on_window: Callable[[StepRecord], None] | None = None,
+        screen: DialogueView,
+        observers: Sequence[Observer] = (),
     ):
         self.session = session
-        self.on_window = on_window
+        self.observers = observers
         self.conversation = conversation
         self.screen = screen
-        self.totals = Totals()
+        self.totals = AnswerTotals()
         self.last: Answer | None = None  # the answer that was kept last
         self.attached: list[str] = []  # texts of /read, which go before the next message
         self.path: Path | None = None  # where /save without a name writes
@@ -102,8 +102,8 @@ class Dialogue:
         ]
         self.screen.begin(answers)
         try:
-            with Interrupt() as interrupt:
-                turn = Turn(self.session, self.screen, self.conversation.think_budget, self.on_window)
+            with NoEcho(), Interrupt() as interrupt:
+                turn = Turn(self.session, self.screen, self.conversation.think_budget, self.observers)
                 turn.run(prompt, answers, lambda: interrupt.wanted)
         finally:
             self.screen.end(answers)

@@ -8,6 +8,7 @@ from pathlib import Path
 from strata_cli.chat.conversation import SETTABLE
 from strata_cli.chat.dialogue import Dialogue
 from strata_cli.errors import StrataError, UsageError
+from strata_cli.names import os_name
 
 PATH = "path"  # completes file names
 
@@ -117,7 +118,7 @@ def _think(dialogue: Dialogue, text: str) -> None:
 
 
 def _read(dialogue: Dialogue, name: str) -> None:
-    path = Path(name).expanduser()
+    path = Path(os_name(name)).expanduser()
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -129,12 +130,12 @@ def _read(dialogue: Dialogue, name: str) -> None:
 
 
 def _save(dialogue: Dialogue, name: str) -> None:
-    path = dialogue.save(Path(name).expanduser() if name else None)
+    path = dialogue.save(Path(os_name(name)).expanduser() if name else None)
     dialogue.screen.note(f"saved {len(dialogue.conversation.messages):,} messages to {path}")
 
 
 def _load(dialogue: Dialogue, name: str) -> None:
-    path = Path(name).expanduser()
+    path = Path(os_name(name)).expanduser()
     dialogue.load(path)
     conversation = dialogue.conversation
     dialogue.screen.note(f"loaded {len(conversation.messages):,} messages from {path}, seed {conversation.seed}")

@@ -28,7 +28,7 @@ def status_line(answer: Answer, limit: int) -> str:
 
 
 @dataclass
-class Totals:
+class AnswerTotals:
     """Sums over all answers of a conversation, candidates that were not picked included."""
 
     answers: int = 0

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Protocol
 
 from strata_cli.config import SamplingParams
+from strata_cli.engine.record import StepRecord
 from strata_cli.engine.types import (
     Downgrade,
     Event,
@@ -18,13 +19,12 @@ from strata_cli.engine.types import (
     Request,
     Result,
     SpecStats,
-    StepRecord,
     Timings,
     Tokens,
     WindowDone,
 )
 from strata_cli.errors import StrataError
-from strata_cli.session import Prompt, Session
+from strata_cli.session import Observer, Orders, Prompt, Session, drive
 from strata_cli.text.stop import StopWatch
 from strata_cli.text.thinking import FORCED_CLOSE, Piece, ThinkingSplitter
 
@@ -111,16 +111,14 @@ class Turn:
         session: the model.
         view: where the answers show.
         budget: the most thinking tokens of each answer, or None.
-        on_window: told of every window (the step statistics).
+        observers: get every event too (the step statistics).
     """
 
-    def __init__(
-        self, session: Session, view: View, budget: int | None, on_window: Callable[[StepRecord], None] | None = None
-    ):
+    def __init__(self, session: Session, view: View, budget: int | None, observers: Sequence[Observer] = ()):
         self.session = session
         self.view = view
         self.budget = budget
-        self.on_window = on_window
+        self.observers = observers
         self._live: dict[str, tuple[Answer, Request, ThinkingWatch]] = {}
         self._answers: dict[str, Answer] = {}  # of every request so far: a window is told after its last token too
         self._stopped = False
@@ -130,17 +128,21 @@ class Turn:
         try:
             for answer in answers:
                 self._submit(answer, prompt, answer.params, self.budget)
-            while self._live:
-                if not self._stopped and stop():
-                    self._stopped = True
-                    for request_id in self._live:
-                        self.session.engine.cancel(request_id)
-                for event in self.session.engine.step():
-                    self._take(event)
-                self.view.tick()
+            drive(self.session.engine, (self, *self.observers), orders=lambda: self._orders(stop), tick=self.view.tick)
         finally:
             for request_id in self._live:
                 self.session.engine.cancel(request_id)
+
+    def events(self, events: Sequence[Event]) -> None:
+        """What a window brought (this turn is an observer of its own drive)."""
+        for event in events:
+            self._take(event)
+
+    def _orders(self, stop: Callable[[], bool]) -> Orders:
+        if not self._stopped and stop():
+            self._stopped = True
+            return Orders(cancel=tuple(self._live))
+        return Orders()
 
     def _submit(self, answer: Answer, prompt: Prompt, params: SamplingParams, budget: int | None) -> None:
         request = self.session.checkpoint.request(f"chat-{next(_ids)}", prompt, params)
@@ -159,8 +161,6 @@ class Turn:
                 self.view.show(answer, watch.take())
             case WindowDone(record=record):
                 self._count(record)
-                if self.on_window:
-                    self.on_window(record)
             case Finished(request_id=request_id, result=result) if request_id in self._live:
                 self._finished(*self._live.pop(request_id), result)
             case Downgrade(what=what, why=why):

@@ -10,14 +10,15 @@ import typer
 
 from strata_cli import __version__
 from strata_cli.bench.arms import DEFAULT_ARMS, parse_arms
-from strata_cli.bench.bench import Bench, Kind, Plan
+from strata_cli.bench.bench import Bench, Comparison, Kind
 from strata_cli.bench.cases import own_records, read_file
 from strata_cli.bench.report import markdown, text
 from strata_cli.bench.trace import read_trace
-from strata_cli.commands.parity import MeasureFlags
 from strata_cli.errors import OK, UsageError
-from strata_cli.options import EngineFlags, ModelFlags, SamplingFlags, Settings, flag, shared_options
+from strata_cli.names import text_of
+from strata_cli.options import EngineFlags, MeasureFlags, ModelFlags, SamplingFlags, flag, shared_options
 from strata_cli.session import open_checkpoint
+from strata_cli.settings import Settings
 from strata_cli.ui.console import Console
 
 ARMS, LOAD, REPORT = "Arms", "Load", "Report"
@@ -92,18 +93,18 @@ def bench(
     arms = parse_arms(arm or DEFAULT_ARMS, settings, static, _batches(sweep_batch))
     arrivals = read_trace(trace, trace_requests, time_scale) if trace is not None else None
     if prompts:
-        kinds = [Kind(Path(name).stem if name != "-" else "stdin", read_file(name)) for name in prompts]
+        kinds = [Kind(text_of(Path(name).stem) if name != "-" else "stdin", read_file(name)) for name in prompts]
     else:
         kinds = [Kind("built-in prompts", own_records(open_checkpoint(settings), OWN))]
     names = [kind.name for kind in kinds]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two prompt files are called {twice!r}", "a file is a kind: give them names of their own")
     _check_writable(report)
-    job = Bench(Plan(arms, kinds, rounds, MAX_TOKENS, arrivals, replay_acceptance), settings, console.note)
+    job = Bench(Comparison(arms, kinds, rounds, MAX_TOKENS, arrivals, replay_acceptance), settings, console.note)
     found: dict[str, Any] = {
         "schema": 1,
         "version": __version__,
-        "command": shlex.join(["strata", *sys.argv[1:]]),
+        "command": text_of(shlex.join(["strata", *sys.argv[1:]])),
         "model": settings.model,
         "rounds": rounds,
         "kinds": job.run(),

@@ -2,30 +2,30 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from strata_cli.batch.runner import StepStats
 from strata_cli.chat.conversation import Conversation
 from strata_cli.chat.dialogue import Dialogue, require_switch
 from strata_cli.chat.status import answer_record
 from strata_cli.engine.seeds import fresh_seed
 from strata_cli.engine.stats import StepStatsWriter
-from strata_cli.engine.types import StepRecord
 from strata_cli.errors import INTERRUPTED, OK, UsageError
 from strata_cli.options import (
     EngineFlags,
     ModelFlags,
     OutputFlags,
     SamplingFlags,
-    Settings,
     flag,
     shared_options,
 )
 from strata_cli.session import load_session, open_checkpoint
+from strata_cli.settings import Settings
 from strata_cli.ui.repl import Repl, open_history
 from strata_cli.ui.screen import Screen
 from strata_cli.ui.stream import Channels
@@ -95,10 +95,11 @@ def chat(
     channels = Channels(quiet=settings.quiet)
     attended = text is None or (sys.stdin.isatty() and channels.err_is_terminal and not json_output)
     with ExitStack() as stack:
-        on_window = _step_stats(stack, settings, channels)
+        stats = _step_stats(stack, settings, channels)
         session = stack.enter_context(load_session(checkpoint, settings.engine))
+        observers = [] if stats is None else [StepStats(stats, settings, session.engine.memory)]
         screen = Screen(channels, session.engine.ctx, live=settings.tui, attended=attended, silent=json_output)
-        dialogue = Dialogue(session, conversation, screen, on_window)
+        dialogue = Dialogue(session, conversation, screen, observers)
         if text is not None:
             return answer_once(dialogue, text, json_output, attended)
         if not settings.quiet:
@@ -135,13 +136,13 @@ def read_question(words: Sequence[str]) -> str | None:
     return text
 
 
-def _step_stats(stack: ExitStack, settings: Settings, channels: Channels) -> Callable[[StepRecord], None] | None:
+def _step_stats(stack: ExitStack, settings: Settings, channels: Channels) -> StepStatsWriter | None:
     """Where windows are recorded, if they are."""
     if settings.step_stats is None:
         return None
-    writer = StepStatsWriter(settings.step_stats, settings.stats_header(), warn=channels.note)
+    writer = StepStatsWriter(settings.step_stats, warn=channels.note)
     stack.callback(writer.close)
-    return writer.write
+    return writer
 
 
 def _system(text: str | None, file: Path | None) -> str | None:

@@ -3,12 +3,14 @@
 import json
 import re
 import sys
+from inspect import cleandoc
 from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from strata_cli.engine.record import StatsHeader, StepRecord, describe
 from strata_cli.errors import OK, UsageError
 from strata_cli.inspect.analysis import analyse, report
 from strata_cli.inspect.page import page
@@ -62,6 +64,21 @@ def inspect(
     else:
         show(reports[0], Console(), ascii=ascii or not sys.stdout.encoding.lower().startswith("utf"))
     return OK
+
+
+def _fields(struct: type[StatsHeader] | type[StepRecord]) -> str:
+    return "\n".join(f"  {name}: {meaning}" for name, meaning in describe(struct).items())
+
+
+inspect.__doc__ = f"""{cleandoc(inspect.__doc__ or "")}
+
+The first line of the file is a run's header:
+
+{_fields(StatsHeader)}
+
+Each line after it is a window. Arrays by slot run over the slots that hold a request, in their order:
+
+{_fields(StepRecord)}"""
 
 
 def _read(name: str, slot: int | None, since: float | None) -> dict[str, Any]:

@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 
 from strata_cli.bench.cases import Case, make_cases, own_records, read_file
-from strata_cli.bench.loaded import Loaded
 from strata_cli.errors import FAILED, OK
-from strata_cli.options import EngineFlags, ModelFlags, OutputFlags, SamplingFlags, Settings, shared_options
+from strata_cli.options import EngineFlags, MeasureFlags, ModelFlags, SamplingFlags, shared_options
 from strata_cli.parity import matrix
 from strata_cli.parity.check import check
 from strata_cli.parity.text import as_json, as_text
-from strata_cli.session import open_checkpoint
+from strata_cli.session import load_model, open_checkpoint
+from strata_cli.settings import Settings
 from strata_cli.ui.console import Console
 
 MAX_TOKENS = 48  # of a request, where neither flag nor line says otherwise
@@ -25,12 +25,6 @@ OWN = (
     "smiled, gave the kite back and showed them his pond with seven green frogs. How did Tom feel at the door?",
     "Write a function that adds two numbers.",
 )
-
-
-class MeasureFlags:
-    """What a measuring command needs of the output flags."""
-
-    __annotations__ = {name: OutputFlags.__annotations__[name] for name in ("quiet", "show_config")}
 
 
 @shared_options(ModelFlags, EngineFlags, SamplingFlags, MeasureFlags)
@@ -61,10 +55,10 @@ def parity(
     cases = make_cases(records, checkpoint, settings.sampling, MAX_TOKENS, prompts or "the built-in prompts")
     if len(cases) == 1:  # a neighbour for the ways that need one
         cases.append(Case(f"{cases[0].id}+", cases[0].prompt, cases[0].params))
-    loaded = Loaded.load(checkpoint, settings.engine)
+    model = load_model(checkpoint, settings.engine)
     manners = matrix.manners(settings.sampling)
-    report = check(loaded, cases, matrix.base(settings.engine), ways, manners, console.note)
-    about = (checkpoint.name, str(loaded.device), len(cases))
+    report = check(model, cases, matrix.base(settings.engine), ways, manners, console.note)
+    about = (checkpoint.name, model.device.name, len(cases))
     if as_json_:
         print(json.dumps(as_json(report, *about), ensure_ascii=False))
     else:

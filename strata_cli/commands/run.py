@@ -21,11 +21,12 @@ from strata_cli.engine.seeds import derive_seed, fresh_seed
 from strata_cli.engine.stats import RunSummary, StepStatsWriter, Totals
 from strata_cli.errors import INTERRUPTED, OK, RECORDS_FAILED, UsageError
 from strata_cli.interrupt import Interrupt
+from strata_cli.names import readable, text_of
 from strata_cli.options import EngineFlags, ModelFlags, OutputFlags, SamplingFlags, shared_options
 from strata_cli.session import Checkpoint, Prompt, Session, load_session, open_checkpoint
 from strata_cli.settings import ENGINE_FIELDS, Settings
 from strata_cli.ui.console import Console, summary
-from strata_cli.ui.live import Observer, open_screen
+from strata_cli.ui.live import RunScreen, open_screen
 from strata_cli.ui.snapshot import Header, Limit
 
 RECORDS = "Records"
@@ -74,7 +75,7 @@ def run(
     mode = Mode(resume, retry_errors, overwrite)
     _check_distinct(prompts, output, settings.step_stats)
     _check_output(output, mode)
-    name = "stdin" if prompts == "-" else prompts
+    name = "stdin" if prompts == "-" else text_of(prompts)
     data = _read(prompts, console)
     records = parse(data, name)
     checkpoint = open_checkpoint(settings)
@@ -95,9 +96,10 @@ def run(
             console.note(f"{output}: all {len(records)} requests are done")
             return RECORDS_FAILED if any(done.values()) else OK
         observers: list[RunSummary | StepStats] = [totals := RunSummary()]
-        if settings.step_stats is not None:
-            observers.append(_step_stats(stack, settings, mode, console))
+        stats = _step_stats(stack, settings, mode, console)
         session = stack.enter_context(load_session(checkpoint, settings.engine))
+        if stats is not None:
+            observers.append(StepStats(stats, settings, session.engine.memory))
         interrupt = stack.enter_context(Interrupt(lambda: console.warn(FINISHING), ENDING))
         if journal:
             journal.begin()
@@ -191,7 +193,7 @@ def _depends_on(checkpoint: Checkpoint, settings: Settings, data: bytes, writer:
     """What the records of a run depend on, for its sidecar."""
     names = TEXT_SETTINGS + (REJECTION_SETTINGS if settings.engine.accept == "rejection" else ())
     return {
-        "model": f"{checkpoint.path.resolve().name} {checkpoint.fingerprint()}",
+        "model": f"{text_of(checkpoint.path.resolve().name)} {checkpoint.fingerprint()}",
         "input_sha256": hashlib.sha256(data).hexdigest(),
         "sampling": dict(settings.sampling),
         "ctx": checkpoint.context,
@@ -200,19 +202,22 @@ def _depends_on(checkpoint: Checkpoint, settings: Settings, data: bytes, writer:
     }
 
 
-def _step_stats(stack: ExitStack, settings: Settings, mode: Mode, console: Console) -> StepStats:
-    assert settings.step_stats is not None
-    writer = StepStatsWriter(settings.step_stats, settings.stats_header(), append=mode.resumes, warn=console.warn)
+def _step_stats(stack: ExitStack, settings: Settings, mode: Mode, console: Console) -> StepStatsWriter | None:
+    """Where windows are recorded, if they are: a path that cannot be written is found before weights are loaded."""
+    if settings.step_stats is None:
+        return None
+    writer = StepStatsWriter(settings.step_stats, append=mode.resumes, warn=console.warn)
     stack.callback(writer.close)
-    return StepStats(writer)
+    return writer
 
 
 def _screen(
     session: Session, settings: Settings, jobs: Sequence[Job], total: int, done: int, to_stdout: bool
-) -> Observer:
+) -> RunScreen:
     """What the user sees while it runs."""
     engine = settings.engine
-    chosen = tuple(f"{n.replace('_', '-')} {settings.sources[n].value}" for n in ENGINE_FIELDS if n in settings.sources)
+    given = {name: settings.sources[name].value for name in ENGINE_FIELDS if name in settings.sources}
+    chosen = tuple(f"{name.replace('_', '-')} {readable(str(value))}" for name, value in given.items())
     header = Header(
         model=session.checkpoint.name,
         format=session.checkpoint.format,
@@ -221,7 +226,7 @@ def _screen(
         spec=engine.spec,
         settings=chosen,
         gpu=session.device.gpu,
-        planned_bytes=session.engine.planned_bytes,
+        planned_bytes=session.planned_bytes,
     )
     limits = {j.request.id: Limit(len(j.request.prompt), j.request.params.max_tokens) for j in jobs}
     return open_screen(
@@ -253,4 +258,4 @@ def _resume_command(output: Path | None) -> str:
     if output is None:
         return "records went to stdout; with --output a run can be resumed"
     arguments = [a for a in sys.argv[1:] if a not in ("--overwrite", "--resume")]
-    return f"go on with: {shlex.join(['strata', *arguments, '--resume'])}"
+    return f"go on with: {text_of(shlex.join(['strata', *arguments, '--resume']))}"

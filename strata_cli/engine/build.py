@@ -1,37 +1,42 @@
 """From a checkpoint on disk and settings to a running engine."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from strata_cli.config import EngineConfig
-from strata_cli.engine.cache.pages import PAGE_TOKENS
+from strata_cli.engine.buffers import WindowBuffers, allocate
+from strata_cli.engine.cache.kv import KVCache
 from strata_cli.engine.cache.prefix import PrefixCache
-from strata_cli.engine.cache.slots import SlotCache
+from strata_cli.engine.cache.recurrent import RecurrentCache
 from strata_cli.engine.drafters import Drafter
 from strata_cli.engine.drafters.mtp import MtpDrafter
 from strata_cli.engine.drafters.ngram import NgramDrafter
 from strata_cli.engine.drafters.vocab import DraftVocab, read_counts
-from strata_cli.engine.engine import Engine
-from strata_cli.engine.fuse import Downgrades
-from strata_cli.engine.planner import Planner
+from strata_cli.engine.engine import Engine, Parts
+from strata_cli.engine.fuse import Downgrades, first_line, is_out_of_memory
+from strata_cli.engine.planning import Planner
 from strata_cli.engine.runner import Runner
-from strata_cli.errors import StrataError, UsageError
-from strata_cli.model.config import ModelConfig
-from strata_cli.model.decoder import Decoder
+from strata_cli.engine.sampling import SlotSampler
+from strata_cli.errors import UsageError
+from strata_cli.model.decoder import Binder, Decoder
+from strata_cli.model.families import Block, ModelConfig
+from strata_cli.model.memory import MemoryPlan, plan_memory
 from strata_cli.model.mtp import MtpHead
-from strata_cli.model.weights import Weights
-from strata_cli.model.weights.safetensors import open_checkpoint
-from strata_kernels.linear import padded_rows
+from strata_cli.model.weights import ModelWeights
+from strata_cli.model.weights.checkpoint import open_checkpoint
+from strata_cli.model.weights.load import load_model
+from strata_cli.model.weights.stored import StoredModel
+from strata_cli.model.weights.values import first_bad_tensor
+from strata_kernels import compiling
+from strata_kernels.params import HeadParams
+from strata_kernels.table import row_tile
 
 MIB = 2**20
-SMALL_PRODUCT = (
-    2**18
-)  # weights of a square matrix; measured at 192 x 192: two threads are half as fast as one when shared
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SMALL_PRODUCT = 2**18  # weights of a square matrix; at 192 x 192 two threads are half as fast as one when shared
 
 
 def pick_device(name: str) -> torch.device:
@@ -39,13 +44,6 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: torch sees no GPU here", "--device cpu, or install a CUDA build of torch")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
-
-
-def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The dtype of `--dtype`; auto is float32 on the CPU, bfloat16 on a GPU."""
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    return DTYPES[name]
 
 
 def settle_threads(model: ModelConfig) -> None:
@@ -60,77 +58,94 @@ def settle_threads(model: ModelConfig) -> None:
     torch.set_num_threads(1 << (threads.bit_length() - 1))
 
 
-def load_weights(directory: Path, model: ModelConfig, config: EngineConfig) -> tuple[Weights, torch.device]:
-    """What `config` asks for of the checkpoint in `directory`: its device, dtype and grafted MTP head.
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The weights of a checkpoint on a device, which several engines may share.
 
-    Raises UsageError for what the checkpoint or the machine cannot honour, StrataError for a broken checkpoint.
+    free: bytes that a GPU had before they were loaded, None on a CPU. counts: of token ids, for the draft vocabulary.
+    """
+
+    model: ModelConfig
+    weights: ModelWeights
+    device: torch.device
+    free: int | None
+    counts: dict[int, int]
+
+    def engine(
+        self, config: EngineConfig, eos: Sequence[int], vocab: int | None = None, pages: int | None = None
+    ) -> Engine:
+        """An engine with these settings around the weights.
+
+        eos: token ids that end a request. vocab: real token ids (the tokenizer's), where the embedding is padded beyond
+        them. pages: KV pages in all (None: as many as the memory plan finds).
+        """
+        memory = _plan(self.weights.stored, self.model, config, self.device, self.free, pages)
+        try:
+            return _assemble(self, config, eos, min(vocab or self.model.vocab_size, self.model.vocab_size), memory)
+        except (RuntimeError, MemoryError) as error:
+            raise _too_large(error, memory) from error
+
+
+def load(directory: Path, model: ModelConfig, config: EngineConfig) -> Loaded:
+    """What `config` asks for of the checkpoint in `directory`: its device and grafted MTP head.
+
+    Raises UsageError for what the checkpoint or the machine cannot honour, StrataError for a broken checkpoint or one
+    that does not fit.
     """
     device = pick_device(config.device)
-    dtype = pick_dtype(config.dtype, device)
     if device.type == "cpu":
         settle_threads(model)
-    checkpoint = open_checkpoint(directory)
     graft = open_checkpoint(Path(config.mtp)) if config.mtp else None
-    found = checkpoint.check(model, graft)
-    if config.batch_mtp and not found.has_mtp:
+    stored = open_checkpoint(directory).find(model, graft)
+    if config.batch_mtp and stored.mtp is None:
         what = f"{directory} has no MTP tensors, and --batch-mtp asks for them"
         raise UsageError(what, "drop --batch-mtp, or take a head from another checkpoint with --mtp PATH")
-    return checkpoint.load(model, dtype, device, graft), device
+    free = None if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    memory = _plan(stored, model, config, device, free)
+    counts = read_counts(directory)
+    try:
+        return Loaded(model, load_model(stored, device), device, free, counts)
+    except (RuntimeError, MemoryError) as error:
+        raise _too_large(error, memory) from error
 
 
-def build_engine(
-    directory: Path, model: ModelConfig, config: EngineConfig, eos: Sequence[int], vocab: int | None = None
-) -> Engine:
-    """Load the checkpoint in `directory` and put an engine around it.
-
-    eos: token ids that end a request. vocab: real token ids (the tokenizer's), where the embedding is padded beyond
-    them. Raises as `load_weights` does.
-    """
-    weights, device = load_weights(directory, model, config)
-    return assemble(weights, model, config, eos, device, vocab=vocab, counts=read_counts(directory))
-
-
-def assemble(
-    weights: Weights,
+def _plan(
+    stored: StoredModel,
     model: ModelConfig,
     config: EngineConfig,
-    eos: Sequence[int],
     device: torch.device,
-    *,
-    vocab: int | None = None,
+    free: int | None,
     pages: int | None = None,
-    counts: dict[int, int] | None = None,
-) -> Engine:
-    """An engine around loaded weights, which several engines may share.
+) -> MemoryPlan:
+    return plan_memory(stored, model, config, device=device.type, tile=row_tile(device.type), free=free, pages=pages)
 
-    pages: KV pages in all (None: every slot can fill its context, and the prefix cache has its own). counts: of token
-    ids, for the draft vocabulary.
-    """
-    ctx = config.context(model.max_position_embeddings)
-    vocab = min(vocab or model.vocab_size, model.vocab_size)
+
+def _too_large(error: Exception, memory: MemoryPlan) -> Exception:
+    """Out of memory as an error that says what takes it; any other error as it is."""
+    return memory.refusal(first_line(error)) if is_out_of_memory(error) else error
+
+
+def _assemble(loaded: Loaded, config: EngineConfig, eos: Sequence[int], vocab: int, memory: MemoryPlan) -> Engine:
+    """Everything that the plan names, allocated, and the engine around it."""
+    weights = loaded.weights
     downgrades = Downgrades()
     for warning in weights.warnings:
         downgrades.add("MTP head", warning)
+    for what, why in memory.downgrades:
+        downgrades.add(what, why)
     drafting = config.spec > 0 and config.drafter != "off" and config.batch_mtp is not False
-    headed = drafting and weights.mtp is not None
-    decoder = Decoder(weights.main, model, vocab)
-    head = MtpHead(weights.mtp, model, decoder.embedding) if headed and weights.mtp is not None else None
-    dtype = decoder.embedding.dtype if config.kv_dtype == "auto" else DTYPES[config.kv_dtype]
-    if pages is None:
-        pages = plan_pages(model, config, ctx, headed, dtype, device, downgrades)
-    cache = SlotCache(
-        model, slots=config.batch, rows=config.spec + 1, pages=pages, ctx=ctx, mtp=headed, dtype=dtype, device=device
-    )
-    runner = Runner(decoder, head, cache, device)
-    drafters: dict[str, Drafter] = {}
-    if drafting:
-        drafters["ngram"] = NgramDrafter(config.batch)
-    if headed:
-        chosen = DraftVocab(config.draft_vocab, vocab, eos, counts) if config.draft_vocab else None
-        drafters["mtp"] = MtpDrafter(runner, config.batch, config.accept == "rejection", chosen)
-    elif drafting and config.drafter == "mtp":
+    if drafting and not memory.headed and config.drafter == "mtp":
         config = replace(config, drafter="ngram")
         downgrades.add("MTP drafts off", "the checkpoint has no MTP tensors; drafts come from n-grams of the text")
+    buffers = WindowBuffers(memory.sizes, memory.buffers, loaded.device)
+    kv = KVCache(memory.kv, buffers.tables.host, loaded.device)
+    recurrent = RecurrentCache(memory.recurrent, loaded.device)
+    sampler = SlotSampler(memory.sampler, loaded.device)
+    decoder, head, kernels = _bind(loaded, vocab, memory, kv, recurrent, buffers)
+    q = allocate(memory.drafts, loaded.device).get("q")
+    runner = Runner(decoder, head, buffers, recurrent, sampler, q)
+    for what, why in _slow(kernels, loaded.device.type):
+        downgrades.add(what, why)
     planner = Planner(
         spec=config.spec,
         rows=config.row_budget,
@@ -138,39 +153,69 @@ def assemble(
         fair=config.fair,
         varlen=config.mtp_varlen,
         batch=config.batch,
-        bucket=padded_rows,
+        bucket=memory.sizes.padded,
         min_p=config.spec_min_p,
         certain=config.accept == "rejection",
     )
-    prefix = PrefixCache(cache, config.prefix_cache_mib * MIB) if config.prefix_cache else None
-    engine = Engine(runner, drafters, planner, config, ctx, eos, prefix, downgrades)
-    parts = [*weights.main.values(), *(weights.mtp or {}).values(), cache.kv.k, cache.kv.v]
-    engine.planned_bytes = sum(t.nbytes for t in parts) + config.batch * cache.recurrent.bytes_per_slot
-    return engine
+    drafters: dict[str, Drafter] = {}
+    if drafting:
+        drafters["ngram"] = NgramDrafter(config.batch)
+    if memory.headed:
+        chosen = DraftVocab(config.draft_vocab, vocab, eos, loaded.counts) if config.draft_vocab else None
+        drafters["mtp"] = MtpDrafter(runner, chosen)
+    parts = Parts(
+        runner=runner,
+        kv=kv,
+        planner=planner,
+        drafters=drafters,
+        prefix=PrefixCache(kv, recurrent, buffers, config.prefix_cache_mib * MIB) if memory.places else None,
+        memory=memory,
+        kernels=kernels,
+        downgrades=downgrades,
+        blame=lambda: _blame(weights),
+    )
+    return Engine(parts, config, memory.ctx, eos, vocab)
 
 
-def plan_pages(
-    model: ModelConfig,
-    config: EngineConfig,
-    ctx: int,
-    mtp: bool,
-    dtype: torch.dtype,
-    device: torch.device,
-    downgrades: Downgrades,
-) -> int:
-    """KV pages in all: a full context for every slot and the prefix cache's share, as far as the GPU's memory goes."""
-    layers = model.layer_types.count("full_attention") + mtp
-    page_bytes = 2 * layers * PAGE_TOKENS * model.num_key_value_heads * model.head_dim * dtype.itemsize
-    slot_pages = -(-ctx // PAGE_TOKENS)
-    cached = config.prefix_cache_mib * MIB // max(1, page_bytes) if config.prefix_cache else 0
-    wanted = config.batch * slot_pages + min(cached, config.batch * slot_pages) + 1
-    if device.type != "cuda":
-        return wanted
-    free = torch.cuda.mem_get_info(device)[0] - config.vram_reserve_mib * MIB
-    fitting = max(0, free // page_bytes)
-    if fitting < slot_pages + 1:
-        what = f"{free / MIB:.0f} MiB are left for keys and values, a context of {ctx} tokens takes "
-        raise StrataError(what + f"{(slot_pages + 1) * page_bytes / MIB:.0f}", "lower --ctx or --vram-reserve-mib")
-    if fitting < config.batch * slot_pages + 1:
-        downgrades.add("KV pages", f"{fitting} of {wanted} fit: not all {config.batch} slots can fill their context")
-    return min(wanted, fitting)
+def _bind(
+    loaded: Loaded,
+    vocab: int,
+    memory: MemoryPlan,
+    kv: KVCache,
+    recurrent: RecurrentCache,
+    buffers: WindowBuffers,
+) -> tuple[Decoder, MtpHead | None, Mapping[tuple[str, tuple[str, ...]], str]]:
+    """The model's blocks, and its MTP head's, on their pools; and which sibling runs what."""
+    model, weights, device = loaded.model, loaded.weights, loaded.device.type
+    pools = {"attention": kv.pool, "gated_delta": recurrent.pool, "experts": buffers.touched}
+    binder = Binder({**pools, "mtp_input": weights.embedding}, device)
+
+    def real(head: Block) -> HeadParams:
+        assert isinstance(head.params, HeadParams)
+        return replace(head.params, real=vocab)
+
+    blocks = binder.bind(model.blocks, weights.blocks)
+    decoder = Decoder(blocks, weights, real(model.head), buffers.hidden.dtype, binder)
+    if not memory.headed or model.mtp is None or weights.mtp is None:
+        return decoder, None, binder.chosen
+    joined = binder.one(model.mtp.input, weights.mtp.input)
+    own = binder.bind(model.mtp.blocks, weights.mtp.blocks)
+    return decoder, MtpHead(joined, own, weights.mtp.head, real(model.mtp.head), binder), binder.chosen
+
+
+def _slow(kernels: Mapping[tuple[str, tuple[str, ...]], str], device: str) -> list[tuple[str, str]]:
+    """Formats that this device reads the slow way, a tile of rows at a time, and why; and kernels that are not kept."""
+    slow = [" ".join(read) for (what, read), sibling in kernels.items() if (what, sibling) == ("product", "reference")]
+    found = []
+    if device == "cpu" and slow:
+        why = compiling.fault() or "no compiled routine reads them"
+        found.append(("fast products off", f"weights in {', '.join(slow)} are unpacked a tile at a time: {why}"))
+    elif device == "cpu" and compiling.cache_fault():
+        found.append(("kernel cache off", f"compiled kernels are made anew at each start: {compiling.cache_fault()}"))
+    return found
+
+
+def _blame(weights: ModelWeights) -> str:
+    """What of the model is not a number, in words; "" where every number of it is one."""
+    bad = first_bad_tensor(weights)
+    return f"({bad} holds such numbers)" if bad else ""

@@ -1,44 +1,37 @@
 """A window as the step statistics write it. No torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from strata_cli.engine.parts import Window
-from strata_cli.engine.types import StepRecord
-
-PHASES = ("plan", "draft", "verify", "sample", "commit")
+from strata_cli.engine.record import PHASES, StepRecord
+from strata_cli.engine.window import WindowVerdict
 
 
-def step_record(window: Window, lengths: Sequence[int], t: float, step_ms: float) -> StepRecord:
-    """The record of a committed window. lengths: tokens in the cache by slot index; t: seconds since the engine
-    began.
-    """
-    parts = window.parts
-    ms = {name: window.ms[name] for name in PHASES}
-    ms["host"] = max(0.0, step_ms - sum(ms.values()))
-    judged, held = [p.judged for p in parts], [p.held for p in parts]
+def step_record(done: WindowVerdict, ms: Mapping[str, float], t: float, step_ms: float) -> StepRecord:
+    """The record of a committed window. ms: of its phases; t: seconds since the engine began."""
+    shares, verdicts = done.plan.shares, done.verdicts
+    phases = {name: ms[name] for name in PHASES if name != "host"}
+    phases["host"] = max(0.0, step_ms - sum(phases.values()))
+    judged, held = [v.judged for v in verdicts], [v.held for v in verdicts]
     return StepRecord(
-        kind=window.kind,
+        kind=done.plan.kind,
         t=t,
-        group=window.group,
-        slots=len(parts),
-        rows=sum(p.rows for p in parts),
-        drafts=sum(max(p.L - 1, 0) for p in parts),
+        group=done.plan.group,
+        slots=len(shares),
+        rows=sum(s.rows for s in shares),
+        drafts=sum(s.drafts for s in shares),
         verified=sum(judged),
         accepted=sum(held),
         step_ms=step_ms,
-        slot=[p.slot.index for p in parts],
-        request=[p.slot.request.id for p in parts],
-        prompt=[p.read for p in parts],
-        L=[p.L for p in parts],
-        keeps=[len(p.kept) for p in parts],
-        ctx=[lengths[p.slot.index] for p in parts],
-        reason=[p.reason for p in parts],
-        ms=ms,
-        bucket=window.bucket,
-        experts=None,
-        prefix_hit_tokens=0,
-        chain_off=None,
-        downgrades=[],
+        slot=[s.slot.index for s in shares],
+        request=[s.slot.life.request.id for s in shares],
+        prompt=[s.read for s in shares],
+        L=[s.L for s in shares],
+        keeps=[len(v.tokens) for v in verdicts],
+        ctx=[s.slot.length for s in shares],
+        reason=[s.reason for s in shares],
+        ms=phases,
+        bucket=done.bucket,
+        experts=done.experts,
         drafted_by=judged,
         accepted_by=held,
     )

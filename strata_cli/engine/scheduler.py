@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from strata_cli.engine.life import Slot
+
 CHUNK_GRID = 64  # chunks end at multiples of this, or at the prompt's end
 PASSES = 2  # how often one prompt lets a shorter one pass
 
@@ -102,6 +104,16 @@ class Scheduler(Generic[T]):
     def stop(self, slot: int) -> None:
         """The slot reads no more (done, cancelled, preempted)."""
         self.reading = [r for r in self.reading if r.slot != slot]
+
+    def admit(self, slot: Slot) -> None:
+        self.start(slot.index, slot.length, slot.life.to_read)
+
+    def release(self, slot: int) -> None:
+        self.stop(slot)
+
+    def undo(self, slot: Slot) -> None:
+        self.stop(slot.index)
+        self.start(slot.index, 0, slot.life.to_read)
 
     def prompt_rows(self, takes_part: Callable[[int], bool]) -> dict[int, int]:
         """Prompt rows of this window by slot, for the slots that take part; chunks end on the grid or with the prompt.

@@ -8,19 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from strata_cli.engine.record import SCHEMA, StatsHeader, StepRecord
 from strata_cli.engine.tally import Tally
-from strata_cli.engine.types import Downgrade, Event, Finished, StepRecord, WindowDone
+from strata_cli.engine.types import Downgrade, Event, Finished, WindowDone
 from strata_cli.errors import UsageError
-
-SCHEMA = 1
-# The keys of a window's line in their order (design section 8), then two arrays that make acceptance by slot exact.
-FIELDS = (
-    *("kind", "t", "group", "slots", "rows", "drafts", "verified", "accepted", "step_ms"),
-    *("slot", "request", "prompt", "L", "keeps", "ctx", "reason"),
-    *("ms", "bucket", "experts", "prefix_hit_tokens", "chain_off", "downgrades"),
-    *("drafted_by", "accepted_by", "prefix_hits", "prefix_misses"),
-)
 
 
 class StepStatsWriter:
@@ -30,7 +23,6 @@ class StepStatsWriter:
 
     Args:
         path: the file; written anew, or continued with `append` (a resumed run adds its own header line).
-        header: `model`, `profile`, `config`, `version`, as section 8 has them.
         warn: called once with the reason when writing is turned off; the reason is also kept in `warning`.
 
     Raises:
@@ -42,7 +34,6 @@ class StepStatsWriter:
     def __init__(
         self,
         path: str | Path,
-        header: Mapping[str, Any],
         *,
         append: bool = False,
         warn: Callable[[str], None] | None = None,
@@ -59,15 +50,17 @@ class StepStatsWriter:
             raise UsageError(
                 f"step statistics cannot be written to {self.path}: {e.strerror}", "--step-stats PATH"
             ) from e
-        self._put({"schema": SCHEMA, **header})
+
+    def begin(self, header: Mapping[str, Any]) -> None:
+        """The header line, once the model is there: what StatsHeader holds, by name, the schema being the writer's."""
+        if self._fd is not None:
+            self._put(StatsHeader(schema=SCHEMA, **header))
 
     def write(self, record: StepRecord) -> None:
         """Write one window's line. Does nothing once writing is off or the writer is closed."""
-        line = {name: getattr(record, name) for name in FIELDS}
-        line["t"] = round(record.t, 6)
-        line["step_ms"] = round(record.step_ms, 4)
-        line["ms"] = {name: round(ms, 4) for name, ms in record.ms.items()}
-        self._put(line)
+        if self._fd is not None:
+            ms = {name: round(ms, 4) for name, ms in record.ms.items()}
+            self._put(replace(record, t=round(record.t, 6), step_ms=round(record.step_ms, 4), ms=ms))
 
     def close(self) -> None:
         """Hand over what still waits (the only place that may wait for a slow reader) and close."""
@@ -82,7 +75,7 @@ class StepStatsWriter:
         os.close(self._fd)
         self._fd = None
 
-    def _put(self, line: dict[str, Any]) -> None:
+    def _put(self, line: StatsHeader | StepRecord) -> None:
         if self._fd is None:
             return
         self._pending += self._encoder.encode(line) + b"\n"

@@ -1,6 +1,6 @@
 """Counts of windows that the live screen, the summary of a run and `inspect` share. No torch, no terminal.
 
-A `Tally` takes the StepRecords of a live run and the lines of a statistics file alike: the names are the same.
+A `Tally` takes the StepRecords of a live run and those read back from a statistics file alike.
 """
 
 from collections import Counter, defaultdict
@@ -8,40 +8,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
 from math import exp, log
-from typing import Any, Protocol
+from typing import Any
 
+from strata_cli.engine.record import StepRecord
 from strata_cli.engine.types import SpecStats
 
 DECODE_KINDS = ("chain", "batch")
-
-
-class WindowLike(Protocol):
-    """The fields that are counted: those of a StepRecord, and of a line of the file."""
-
-    kind: str
-    t: float
-    rows: int
-    drafts: int
-    verified: int
-    accepted: int
-    step_ms: float
-    slot: list[int]
-    request: list[str]
-    prompt: list[int]
-    L: list[int]
-    keeps: list[int]
-    ctx: list[int]
-    reason: list[str]
-    ms: dict[str, float]
-    bucket: int
-    experts: int | None
-    prefix_hit_tokens: int
-    chain_off: str | None
-    downgrades: list[str]
-    drafted_by: list[int]
-    accepted_by: list[int]
-
-
 LOG_BIN = log(1.01)  # step times are kept in bins 1 % apart, so quantiles need no list of all windows
 
 
@@ -146,7 +118,7 @@ class Tally:
         self.seats: dict[tuple[int, ...], list[float]] = {}  # slots that held a request -> [windows, ms]
         self._holds: dict[int, str] = {}
 
-    def add(self, windows: Iterable[WindowLike]) -> None:
+    def add(self, windows: Iterable[StepRecord]) -> None:
         """Count these windows, in order."""
         # A million lines pass through here: locals, and one dict entry for what would be several counters.
         sizes, seats = self.sizes, self.seats
@@ -190,13 +162,13 @@ class Tally:
             cells += zip(w.slot, w.L, w.keeps, w.drafted_by, w.accepted_by, w.reason, bits, reads)
         self.cells.update(cells)
 
-    def _seat(self, w: WindowLike) -> None:
+    def _seat(self, w: StepRecord) -> None:
         for slot, request in zip(w.slot, w.request):
             if self._holds.get(slot) != request:
                 self._holds[slot] = request
                 self.requests[slot] += 1
 
-    def _degraded(self, w: WindowLike) -> None:
+    def _degraded(self, w: StepRecord) -> None:
         if w.chain_off is not None:
             self.fuse_windows += 1
             self.fuse = self.fuse or (w.t, w.chain_off)

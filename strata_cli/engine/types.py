@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from strata_cli.config import SamplingParams
+from strata_cli.engine.record import StepRecord
 
 REASONS = ("fits", "cost", "acceptance", "budget", "probe", "sitout", "fuse", "user", "nodraft", "prefill")
-FINISH_REASONS = ("stop", "length", "cancelled", "error")
 
 
 class TokenWatch(Protocol):
@@ -160,38 +160,6 @@ class Downgrade:
 
     what: str
     why: str
-
-
-@dataclass(slots=True)
-class StepRecord:
-    """One window, as the statistics file writes it. Arrays run in slot order over the slots that hold a request."""
-
-    kind: str
-    t: float  # seconds since the engine started
-    group: int
-    slots: int
-    rows: int
-    drafts: int
-    verified: int
-    accepted: int
-    step_ms: float
-    slot: list[int]
-    request: list[str]
-    prompt: list[int]
-    L: list[int]
-    keeps: list[int]
-    ctx: list[int]
-    reason: list[str]
-    ms: dict[str, float]  # plan, draft, verify, sample, commit, host
-    bucket: int
-    experts: int | None
-    prefix_hit_tokens: int
-    chain_off: str | None
-    downgrades: list[str]
-    prefix_hits: int = 0  # requests admitted before this window that found a part of their prompt, and that did not
-    prefix_misses: int = 0
-    drafted_by: list[int] = field(default_factory=list)  # per slot, as L: drafts that got a row and were judged
-    accepted_by: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from strata_cli.engine.record import BY_SLOT, StepRecord
 from strata_cli.engine.tally import DECODE_KINDS, SlotTally, Tally, reads_prompt, slow_slot
 from strata_cli.engine.types import SpecStats
 from strata_cli.errors import StrataError
-from strata_cli.inspect.reader import Line, Reader
+from strata_cli.inspect.reader import Reader
 
 MAX_BINS = 240
 
@@ -21,7 +22,7 @@ class Timeline:
     width_s: float = 0.25
     bins: dict[int, list[float]] = field(default_factory=dict)  # -> [windows, tokens, verified, accepted, ms]
 
-    def add(self, windows: Iterable[Line]) -> None:
+    def add(self, windows: Iterable[StepRecord]) -> None:
         bins = self.bins
         for w in windows:
             n = int(w.t / self.width_s)
@@ -91,11 +92,11 @@ def analyse(stream: IO[bytes], name: str, *, slot: int | None = None, since: flo
     return found
 
 
-def _only(slot: int, lines: Iterable[Line]) -> Iterator[Line]:
+def _only(slot: int, lines: Iterable[StepRecord]) -> Iterator[StepRecord]:
     for line in lines:
         if slot in line.slot:
             i = line.slot.index(slot)
-            for name in ("slot", "request", "prompt", "L", "keeps", "ctx", "reason", "drafted_by", "accepted_by"):
+            for name in BY_SLOT:
                 setattr(line, name, getattr(line, name)[i : i + 1])
             line.drafts = max(line.L[0] - 1, 0)
             line.verified, line.accepted = line.drafted_by[0], line.accepted_by[0]
@@ -116,6 +117,7 @@ def report(found: Analysis) -> dict[str, Any]:
         "profile": header and header.profile,
         "version": header and header.version,
         "config": header.config if header else {},
+        "memory": header and header.memory,
         "runs": max(len(found.reader.headers), 1),
         "slot": found.slot,
         "since": found.since,

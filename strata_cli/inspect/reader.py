@@ -6,63 +6,13 @@ from typing import IO, Any
 
 import msgspec
 
+from strata_cli.engine.record import StatsHeader, StepRecord
+
 CHUNK_BYTES = 1 << 17
 
 
-class Line(msgspec.Struct, gc=False):
-    """A window's line with every array filled in; the names are those of the file (design section 8)."""
-
-    step_ms: float
-    kind: str = "unknown"
-    t: float = -1.0
-    group: int = 0
-    slots: int = 0
-    rows: int = 0
-    drafts: int = 0
-    verified: int = -1
-    accepted: int = 0
-    slot: list[int] = []
-    request: list[str] = []
-    prompt: list[int] = []
-    L: list[int] = []
-    keeps: list[int] = []
-    ctx: list[int] = []
-    reason: list[str] = []
-    ms: dict[str, float] = {}
-    bucket: int = 0
-    experts: int | None = None
-    prefix_hit_tokens: int = 0
-    prefix_hits: int = 0
-    prefix_misses: int = 0
-    chain_off: str | None = None
-    downgrades: list[str] = []
-    drafted_by: list[int] = []
-    accepted_by: list[int] = []
-
-
-class _Loose(msgspec.Struct):
-    """What an older engine may have written in place of an array."""
-
-    step_ms: float
-    kind: str = "unknown"
-    t: float = -1.0
-    slots: int | list[int] = 0
-    rows: int = 0
-    drafts: int = 0
-    verified: int = -1
-    accepted: int = 0
-    keeps: int | list[int] = 0
-    ctx: int | list[int] = 0
-
-
-class Header(msgspec.Struct):
-    """The first line of a run. `config` holds the settings in force."""
-
-    schema: int
-    model: Any = None
-    profile: Any = None
-    config: dict[str, Any] = {}
-    version: Any = None
+# What an older engine wrote, and which of it may be a number (or a list, for `slots`) in place of an array.
+OLDER = ("kind", "t", "slots", "rows", "drafts", "verified", "accepted", "step_ms", "keeps", "ctx")
 
 
 @dataclass(slots=True)
@@ -73,7 +23,7 @@ class Reader:
     """
 
     stream: IO[bytes]
-    headers: list[Header] = field(default_factory=list)
+    headers: list[StatsHeader] = field(default_factory=list)
     lines: int = 0
     windows: int = 0
     bad: list[int] = field(default_factory=list)  # line numbers that are neither a window nor a header (the first 10)
@@ -84,7 +34,7 @@ class Reader:
     _t: float = 0.0
     _base: float = 0.0  # where the current run began on the file's time line
 
-    def __iter__(self) -> Iterator[list[Line]]:
+    def __iter__(self) -> Iterator[list[StepRecord]]:
         rest = b""
         while data := self.stream.read(CHUNK_BYTES):
             head, newline, tail = data.rpartition(b"\n")
@@ -101,7 +51,7 @@ class Reader:
                 self.bad = [n for n in self.bad if n < self.lines]
             yield windows
 
-    def _chunk(self, data: bytes) -> list[Line]:
+    def _chunk(self, data: bytes) -> list[StepRecord]:
         try:  # all at once; a header, a blank or a bad line among them sends the chunk line by line
             lines = _windows.decode_lines(data)
             self.lines += len(lines)
@@ -116,7 +66,7 @@ class Reader:
         self.windows += len(lines)
         return lines
 
-    def _complete(self, lines: list[Line]) -> None:
+    def _complete(self, lines: list[StepRecord]) -> None:
         """Fill in what the lines leave out, and put them on the file's time line."""
         for line in lines:
             n = len(line.slot)
@@ -130,11 +80,11 @@ class Reader:
             self._t = self._t + line.step_ms / 1000 if line.t < 0 else self._base + line.t
             line.t = self._t
 
-    def _line(self, text: bytes) -> Line | None:
+    def _line(self, text: bytes) -> StepRecord | None:
         self.lines += 1
         if not text.strip():
             return None
-        for decode in (_windows.decode, self._header, self._loose):
+        for decode in (_windows.decode, self._header, self._older):
             try:
                 return decode(text)
             except (msgspec.MsgspecError, ValueError):
@@ -148,25 +98,19 @@ class Reader:
         self.headers.append(_header.decode(text))
         self._base = self._t
 
-    def _loose(self, text: bytes) -> Line:
-        loose = _loose.decode(text)
-        keeps = loose.keeps if isinstance(loose.keeps, list) else [loose.keeps]
-        ctx = loose.ctx if isinstance(loose.ctx, list) else [loose.ctx] * len(keeps)
-        slots = len(loose.slots) if isinstance(loose.slots, list) else loose.slots
-        return Line(
-            step_ms=loose.step_ms,
-            kind=loose.kind,
-            t=loose.t,
-            slots=slots,
-            rows=loose.rows,
-            drafts=loose.drafts,
-            verified=loose.verified,
-            accepted=loose.accepted,
-            keeps=keeps,
-            ctx=ctx,
-        )
+    def _older(self, text: bytes) -> StepRecord:
+        """A line with numbers where this format has arrays."""
+        line = msgspec.json.decode(text, type=dict[str, Any])
+        line = {name: line[name] for name in OLDER if name in line}
+        if isinstance(slots := line.get("slots"), list):
+            line["slots"] = len(slots)
+        if not isinstance(keeps := line.get("keeps", 0), list):
+            line["keeps"] = keeps = [keeps]
+        if not isinstance(ctx := line.get("ctx", 0), list):
+            line["ctx"] = [ctx] * len(keeps)
+        return msgspec.convert(line, StepRecord)
 
-    def _fill(self, line: Line) -> None:
+    def _fill(self, line: StepRecord) -> None:
         """Complete the arrays by slot of a line that lacks some."""
         n = len(line.keeps)
         if len(line.slot) != n:  # the place in the array is all that tells the slots apart
@@ -188,6 +132,5 @@ class Reader:
             self.derived += 1
 
 
-_windows = msgspec.json.Decoder(Line)
-_loose = msgspec.json.Decoder(_Loose)
-_header = msgspec.json.Decoder(Header)
+_windows = msgspec.json.Decoder(StepRecord)
+_header = msgspec.json.Decoder(StatsHeader)

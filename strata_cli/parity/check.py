@@ -6,22 +6,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from strata_cli.bench.cases import Case
-from strata_cli.bench.loaded import Loaded
+from strata_cli.bench.measure import Results
 from strata_cli.config import EngineConfig
-from strata_cli.engine.types import Finished, Request, Result
-from strata_cli.errors import StrataError
-from strata_cli.parity.matrix import Manner, Way
+from strata_cli.engine.types import Event, Request, Result
+from strata_cli.parity.matrix import Sampling, Way
+from strata_cli.session import Later, LoadedModel, Orders, drive
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from strata_cli.engine.engine import Engine
 
-JOIN_WINDOW, CANCEL_WINDOW = 4, 6  # when the late ones join, when the first is cancelled
+JOIN_AFTER, CANCEL_AFTER = 3, 5  # windows: when the late ones join, when the first is cancelled
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Scores:
     """The logits that a committed token was drawn from: a hash of their bits, and the best one's lead."""
 
     bits: bytes
@@ -33,7 +33,7 @@ class Run:
     """What came of some requests, by id; `rows` by position of the completion."""
 
     results: dict[str, Result] = field(default_factory=dict)
-    rows: dict[str, list[Row]] = field(default_factory=dict)
+    rows: dict[str, list[Scores]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ class Report:
 
 
 def check(
-    loaded: Loaded,
+    model: LoadedModel,
     cases: Sequence[Case],
     base: EngineConfig,
     ways: Sequence[Way],
-    manners: Sequence[Manner],
+    manners: Sequence[Sampling],
     note: Callable[[str], None],
 ) -> Report:
     """Every way in every manner against the base run. The first of `ways` is the one whose drafts the others must
@@ -97,10 +97,10 @@ def check(
     report = Report()
     for manner in manners:
         note(f"{manner.name}: base")
-        expected = _run(loaded, cases, manner, Way("base", base))
+        expected = _run(model, cases, manner, Way("base", base))
         drafts: dict[str, tuple[object, ...]] = {}
         for way in ways:
-            found = _run(loaded, cases, manner, way)
+            found = _run(model, cases, manner, way)
             drafts = drafts or {id: _drafting(result) for id, result in found.results.items()}
             cell = Cell(manner.name, way.name, drafts=0 if way.drafts else None)
             report.cells.append(cell)
@@ -111,15 +111,15 @@ def check(
     return report
 
 
-def _run(loaded: Loaded, cases: Sequence[Case], manner: Manner, way: Way) -> Run:
+def _run(model: LoadedModel, cases: Sequence[Case], manner: Sampling, way: Way) -> Run:
     """The cases in one way, on an engine of their own."""
-    engine = loaded.engine(way.config)
-    requests = [case.request(loaded.checkpoint, **manner.params) for case in cases]
+    engine = model.engine(way.config)
+    requests = [case.request(model.checkpoint, **manner.params) for case in cases]
     if way.schedule == "twice":
         _step(engine, requests, [], None)
-        requests = [case.request(loaded.checkpoint, **manner.params) for case in cases]
+        requests = [case.request(model.checkpoint, **manner.params) for case in cases]
     if way.schedule == "copies":
-        requests = [cases[0].request(loaded.checkpoint, **manner.params) for _ in range(way.config.batch)]
+        requests = [cases[0].request(model.checkpoint, **manner.params) for _ in range(way.config.batch)]
         for i, request in enumerate(requests):
             request.id = f"{request.id}#{i + 1}"
     late = requests[1:] if way.schedule == "late" else []
@@ -129,6 +129,21 @@ def _run(loaded: Loaded, cases: Sequence[Case], manner: Manner, way: Way) -> Run
     return run
 
 
+class _Watched(Results):
+    """Keeps results, counts windows, and has one request cancelled after a few of them."""
+
+    def __init__(self, leaves: str | None):
+        super().__init__()
+        self.windows, self._leaving = 0, [leaves] if leaves is not None else []
+
+    def events(self, events: Sequence[Event]) -> None:
+        super().events(events)
+        self.windows += 1
+
+    def orders(self) -> Orders:
+        return Orders(cancel=self._leaving if self.windows == CANCEL_AFTER else ())
+
+
 def _step(engine: "Engine", now: Sequence[Request], late: Sequence[Request], cancel: str | None) -> Run:
     """Step until all are done; `late` join and `cancel` leaves after a few windows."""
     run = Run()
@@ -136,27 +151,13 @@ def _step(engine: "Engine", now: Sequence[Request], late: Sequence[Request], can
     def watch(request: str, position: int, row: "Tensor") -> None:
         best = row.float().topk(2).values.tolist()
         digest = hashlib.blake2b(row.float().cpu().numpy().tobytes(), digest_size=16).digest()
-        run.rows.setdefault(request, []).append(Row(digest, best[0] - best[1]))
+        run.rows.setdefault(request, []).append(Scores(digest, best[0] - best[1]))
 
     engine.judge.watch = watch
-    for request in now:
-        engine.submit(request)
-    windows = 0
-    waiting = list(late)
-    while engine.has_work or waiting:
-        windows += 1
-        if waiting and (windows == JOIN_WINDOW or not engine.has_work):
-            for request in waiting:
-                engine.submit(request)
-            waiting = []
-        if cancel is not None and windows == CANCEL_WINDOW:
-            engine.cancel(cancel)
-        for event in engine.step():
-            if isinstance(event, Finished):
-                run.results[event.request_id] = event.result
-    failed = [r for r in run.results.values() if r.finish_reason == "error"]
-    if failed:
-        raise StrataError(f"request {failed[0].request_id} failed: {failed[0].error}")
+    joining = [Later(request) for request in now] + [Later(request, windows=JOIN_AFTER) for request in late]
+    results = _Watched(cancel)
+    drive(engine, [results], later=joining, orders=results.orders)
+    run.results = results.require()
     return run
 
 
@@ -182,7 +183,7 @@ def _compare(
         a, left = a[: len(b)], left[: len(right)]
 
     def difference(what: str, at: int | None, note: str = "") -> Difference:
-        def pick(items: Sequence[int], rows: Sequence[Row]) -> tuple[int | None, float | None]:
+        def pick(items: Sequence[int], rows: Sequence[Scores]) -> tuple[int | None, float | None]:
             if at is None:
                 return None, None
             return (items[at] if at < len(items) else None), (rows[at].margin if at < len(rows) else None)

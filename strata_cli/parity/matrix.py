@@ -29,7 +29,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class Sampling:
     """Sampling parameters that every request of a run has."""
 
     name: str
@@ -81,14 +81,14 @@ def ways(config: EngineConfig) -> list[Way]:
     ]
 
 
-def manners(sampling: Mapping[str, Any]) -> list[Manner]:
+def manners(sampling: Mapping[str, Any]) -> list[Sampling]:
     """Temperatures (the user's where set, else 0, 0.7, 1.0), without penalties and with (the user's where set)."""
     given = sampling.get("temperature")
     found = []
     for temperature in TEMPERATURES if given is None else (given,):
         own = {name: sampling.get(name, value) for name, value in PENALTIES.items()}
-        found.append(Manner(f"temperature {temperature:g}", {"temperature": temperature, **NO_PENALTIES}))
-        found.append(Manner(f"temperature {temperature:g}, penalties", {"temperature": temperature, **own}))
+        found.append(Sampling(f"temperature {temperature:g}", {"temperature": temperature, **NO_PENALTIES}))
+        found.append(Sampling(f"temperature {temperature:g}, penalties", {"temperature": temperature, **own}))
     return found
 
 

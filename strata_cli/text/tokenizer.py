@@ -27,7 +27,7 @@ class Tokenizer:
         if not path.is_file():
             return None
         try:
-            return cls(tokenizers.Tokenizer.from_file(str(path)))
+            return cls(tokenizers.Tokenizer.from_buffer(path.read_bytes()))
         except Exception as fault:  # the Rust side raises bare Exception
             raise UsageError(f"{path}: not a tokenizer: {fault}") from None
 

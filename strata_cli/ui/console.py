@@ -2,10 +2,13 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING, TextIO
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from strata_cli.engine.stats import Totals
+
+NARROWEST = 12  # cells of a line: narrower ones are left to the terminal
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
@@ -20,6 +23,32 @@ def say(text: str, stream: TextIO | None = None) -> None:
 def mute(stream: TextIO) -> None:
     """What is written to the stream from now on, and what it still buffers, goes nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether the stream really is a terminal: FORCE_COLOR and its like are not asked."""
+    try:
+        return os.isatty(stream.fileno())
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def line_width(stream: TextIO) -> int | None:
+    """Cells of a line on the stream: what COLUMNS says, else the terminal; None where lines may have any length."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def fold(text: str, width: int | None) -> str:
+    """A line in as many lines of `width` as it needs, those after the first set in."""
+    if width is None or len(text) <= width:
+        return text
+    return fill(text, max(width, NARROWEST), subsequent_indent="  ", break_on_hyphens=False)
 
 
 class Console:
@@ -37,7 +66,7 @@ class Console:
 
 
 def summary(totals: "Totals") -> str:
-    """What a run came to, with the definition of every figure that has more than one."""
+    """What a run came to, with the definition of every figure that has more than one, as wide as stderr is."""
     rate = f", {totals.tok_per_s:.0f} tok/s" if totals.tok_per_s is not None else ""
     lines = [f"{totals.requests} requests, {totals.tokens} tokens in {totals.wall_s:.1f} s{rate}"]
     if totals.acceptance_rate is not None:
@@ -61,4 +90,5 @@ def summary(totals: "Totals") -> str:
     lines += [f"downgrade: {text}" for text in totals.downgrades]
     if totals.failed:
         lines.append(f"failed: {totals.failed}, see `error` in their records")
-    return "\n".join(lines)
+    width = line_width(sys.stderr)
+    return "\n".join(fold(line, width) for line in lines)

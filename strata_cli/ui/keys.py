@@ -69,11 +69,3 @@ class Keys:
             return os.tcgetpgrp(self._fd) == os.getpgrp()
         except OSError:
             return False
-
-
-def is_terminal(stream: Any) -> bool:
-    """Whether the stream really is a terminal: FORCE_COLOR and its like are not asked."""
-    try:
-        return os.isatty(stream.fileno())
-    except (AttributeError, OSError, ValueError):
-        return False

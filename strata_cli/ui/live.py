@@ -1,6 +1,6 @@
 """The screen of a run: live on a terminal, a plain line every ten seconds elsewhere, nothing with --quiet.
 
-All three are an `Observer`. Records go to stdout, so nothing here ever touches it.
+All three are a `RunScreen` (`ui.progress`); `open_screen` chooses.
 """
 
 import io
@@ -8,106 +8,23 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import Self, TextIO
 
 from rich.console import Console
 from rich.live import Live
 
-from strata_cli.engine.types import Downgrade, Event
-from strata_cli.ui.console import say
+from strata_cli.engine.types import Event
+from strata_cli.ui.builder import SnapshotBuilder
+from strata_cli.ui.console import is_terminal, say
 from strata_cli.ui.dashboard import render
 from strata_cli.ui.gpu import GpuMeter
-from strata_cli.ui.keys import Keys, is_terminal
-from strata_cli.ui.snapshot import Header, Limit, SnapshotBuilder
+from strata_cli.ui.keys import Keys
+from strata_cli.ui.progress import PlainProgress, Quiet, RunScreen
+from strata_cli.ui.snapshot import Header, Limit
 
 FRAME_S = 0.1  # at most ten frames a second
 DRAW_SHARE = 0.012  # and at most this share of the time,
 DRAW_CREDIT_S = 0.1  # after the first frames, which warm up
-LINE_S = 10.0
-
-
-class Observer(Protocol):
-    """Sees a run; the caller hands over the events of every step and calls `tick` after it.
-
-    `wants_stop`: admit nothing more, finish what runs, end. `paused`: admit nothing for now.
-    """
-
-    wants_stop: bool
-    paused: bool
-
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-    def events(self, events: Iterable[Event]) -> None: ...
-    def tick(self) -> None: ...
-    def note(self, text: str) -> None:
-        """A line for the user: a warning, where the output goes."""
-        ...
-
-
-class Quiet:
-    """Shows nothing but notes: what goes wrong is said even with --quiet."""
-
-    def __init__(self, stream: TextIO):
-        self.wants_stop = self.paused = False
-        self._stream = stream
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-    def events(self, events: Iterable[Event]) -> None:
-        pass
-
-    def tick(self) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        say(text, self._stream)
-
-
-class PlainProgress(Quiet):
-    """One plain line every ten seconds and one at the end."""
-
-    def __init__(self, builder: SnapshotBuilder, stream: TextIO, clock: Callable[[], float] = time.monotonic):
-        super().__init__(stream)
-        self._builder = builder
-        self._clock = clock
-        self._start = clock()
-        self._lines = 0  # periods of LINE_S that are over
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.note(self._line())
-
-    def events(self, events: Iterable[Event]) -> None:
-        events = list(events)
-        self._builder.events(events)
-        for event in events:
-            if isinstance(event, Downgrade):
-                self.note(f"downgrade: {event.what}: {event.why}")
-
-    def tick(self) -> None:
-        lines = int((self._clock() - self._start) / LINE_S)
-        if lines > self._lines:
-            self._lines = lines
-            self.note(self._line())
-
-    def _line(self) -> str:
-        s = self._builder.snapshot()
-        parts = [f"t={self._clock() - self._start:.0f}s", f"done={s.done}/{s.total}"]
-        parts += [f"failed={s.failed}"] if s.failed else []
-        parts += [f"active={s.active}"]
-        parts += [f"tok/s={s.tok_per_s:.0f}"] if s.tok_per_s is not None else []
-        parts += [f"accept={s.acceptance:.2f}"] if s.acceptance is not None else []
-        parts += [f"L={s.mean_L:.1f}"] if s.mean_L is not None else []
-        return " ".join(parts)
 
 
 class _Notes(io.TextIOBase):
@@ -241,7 +158,7 @@ def open_screen(
     ascii: bool = False,
     records_to_terminal: bool = False,
     stream: TextIO | None = None,
-) -> Observer:
+) -> RunScreen:
     """The screen that fits: live if stderr really is a terminal, plain lines otherwise, nothing with `quiet`.
 
     Args:

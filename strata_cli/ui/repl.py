@@ -1,25 +1,22 @@
-"""The prompt of a conversation: editing, history, completion, and the loop around it. No torch."""
+"""The prompt of a conversation: its keys, its history, and the loop around it. No torch."""
 
 import os
-import shlex
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import platformdirs
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import run_in_terminal
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output, create_output
 
 from strata_cli.chat.dialogue import Dialogue
-from strata_cli.chat.slash import COMMANDS, PATH, dispatch, is_command, literal
-from strata_cli.errors import OK, StrataError, UsageError
+from strata_cli.chat.slash import dispatch, is_command, literal
+from strata_cli.errors import OK, StrataError
+from strata_cli.ui.completion import SlashCompleter
+from strata_cli.ui.editor import edit_text
 from strata_cli.ui.stream import Channels
 
 PROMPT, CONTINUED = "> ", "  "
@@ -116,35 +113,6 @@ def keys(channels: Channels) -> KeyBindings:
     return bindings
 
 
-class SlashCompleter(Completer):
-    """Completes the names of the table, and their arguments: words of the table or file names."""
-
-    def __init__(self) -> None:
-        self._paths = PathCompleter(expanduser=True)
-
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        text = document.text
-        if not is_command(text) or "\n" in text:
-            return
-        name, space, argument = document.text_before_cursor[1:].partition(" ")
-        if not space:
-            yield from _words(name, {command.name: command.help for command in COMMANDS})
-            return
-        command = next((c for c in COMMANDS if name in (c.name, *c.aliases)), None)
-        if command is None:
-            return
-        if command.completes == PATH:
-            yield from self._paths.get_completions(Document(argument), complete_event)
-        else:
-            yield from _words(argument, dict.fromkeys(command.completes, ""))
-
-
-def _words(start: str, words: dict[str, str]) -> Iterator[Completion]:
-    for word, meaning in words.items():
-        if word.startswith(start):
-            yield Completion(word, -len(start), display_meta=meaning)
-
-
 class PrivateHistory(FileHistory):
     """A history file only its owner reads. Bytes that are no text are written as question marks."""
 
@@ -168,26 +136,6 @@ def open_history(wanted: bool, channels: Channels) -> History:
     except OSError as error:
         channels.note(f"no history is kept: {path}: {error.strerror}")
         return InMemoryHistory()
-
-
-def edit_text(text: str) -> str:
-    """The text as it leaves $VISUAL or $EDITOR.
-
-    Raises:
-        UsageError: neither is set.
-        StrataError: the editor did not start or failed.
-    """
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
-    if not editor:
-        raise UsageError("neither $VISUAL nor $EDITOR is set", "export EDITOR=nano, for one")
-    with tempfile.TemporaryDirectory(prefix="strata-") as folder:
-        path = Path(folder) / "message.md"
-        path.write_text(text, encoding="utf-8")
-        try:
-            subprocess.run([*shlex.split(editor), path], check=True)
-            return path.read_text(encoding="utf-8")
-        except (OSError, ValueError, subprocess.CalledProcessError) as error:
-            raise StrataError(f"the editor {editor!r} failed: {error}") from None
 
 
 def ask_pick(n: int) -> int | None:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from strata_cli.chat.turn import Answer
 from strata_cli.text.thinking import Piece
 from strata_cli.ui.candidates import Columns, Listing
-from strata_cli.ui.repl import ask_pick, edit_text
+from strata_cli.ui.editor import edit_text
+from strata_cli.ui.repl import ask_pick
 from strata_cli.ui.stream import AnswerWriter, Channels
 
 

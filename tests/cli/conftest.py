@@ -10,6 +10,7 @@ import pytest
 import strata_cli.commands.run
 from strata_cli import app
 from tests.cli.fake import FakeEngine, make_model
+from tests.cli.talk import talk  # noqa: F401  # a fixture of the tests here
 
 
 @dataclass

@@ -8,12 +8,15 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import strata_cli.batch.journal
 import strata_cli.commands.run
 from strata_cli import app
 from strata_cli.config import EngineConfig
+from strata_cli.engine.record import StepRecord
 from strata_cli.engine.types import (
     Downgrade,
     Event,
@@ -22,7 +25,6 @@ from strata_cli.engine.types import (
     Result,
     SpecStats,
     Started,
-    StepRecord,
     Timings,
     Tokens,
     WindowDone,
@@ -78,7 +80,8 @@ class FakeEngine:
     A prompt that ends in "!boom" fails alone after one token. `at_step` is called before each window.
     """
 
-    planned_bytes = 0
+    memory = SimpleNamespace(total_bytes=0, as_dict=dict)
+    clock = staticmethod(time.perf_counter)
 
     def __init__(self, checkpoint: Checkpoint, config: EngineConfig):
         self.config, self.ctx, self.eos = config, checkpoint.context, checkpoint.eos_token_ids
@@ -103,6 +106,9 @@ class FakeEngine:
 
     def pause(self, paused: bool = True) -> None:
         self.paused = paused
+
+    def idle_s(self) -> float:
+        return 0.0
 
     def close(self) -> None:
         self.closed = True

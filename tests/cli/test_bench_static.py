@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from strata_cli.bench.cases import Case
-from strata_cli.bench.loaded import Loaded
 from strata_cli.bench.measure import run_here
 from strata_cli.config import EngineConfig, SamplingParams
-from strata_cli.session import Prompt, read_checkpoint
+from strata_cli.session import Prompt, load_model, read_checkpoint
 from tests.support.tiny import make_tiny
 
 LENGTHS = (3, 9, 4, 12, 6)  # completion tokens
@@ -24,13 +23,13 @@ def test_every_request_is_done(tmp_path: Path, static: bool, arrivals: list[floa
         Case(str(i), Prompt([5 + i, 9, 7]), SamplingParams(temperature=0.0, max_tokens=n, seed=1))
         for i, n in enumerate(LENGTHS)
     ]
-    engine = Loaded.load(checkpoint, config).engine(config)
+    engine = load_model(checkpoint, config).engine(config)
     running: list[set[str]] = []
     step = engine.step
 
     def watched() -> list:
         events = step()
-        running.append({seat.request.id for seat in engine.seats if seat is not None})
+        running.append({seat.life.request.id for seat in engine.seats if seat is not None})
         return events
 
     engine.step = watched  # type: ignore[method-assign]

@@ -126,7 +126,7 @@ def test_bad_usage_is_one_message_and_2(args, stdin, says):
 def test_step_statistics_add_up_to_the_tokens(tmp_path):
     done = chat("--json", "--step-stats", str(tmp_path / "steps.jsonl"), "x")
     header, *windows = map(json.loads, (tmp_path / "steps.jsonl").read_text().splitlines())
-    assert header["schema"] == 1
+    assert header["schema"] == 2
     assert sum(sum(w["keeps"]) for w in windows) == json.loads(done.stdout)["usage"]["completion_tokens"]
 
 

@@ -1,23 +1,33 @@
 """`strata inspect` as a command: its numbers against a recount, its options, its refusals."""
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import typer
+from msgspec.structs import asdict
 from typer.testing import CliRunner
 
 from strata_cli.commands.inspect import inspect
+from strata_cli.engine.record import StatsHeader, StepRecord, describe
 from strata_cli.errors import USAGE, StrataError
 from tests.scripted_engine import ScriptedEngine
 
 ROOT = Path(__file__).parents[2]
 app = typer.Typer()
 app.command()(inspect)
+
+
+@pytest.fixture(autouse=True)
+def page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 columns and no colours, whatever the tests are started under."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def call(*args: object, stdin: bytes | None = None) -> str:
@@ -131,6 +141,24 @@ def test_slot_counts_its_share_only(file: Path) -> None:
     assert r["drafts"] == sum(max(w["L"][i] - 1, 0) for w, i in own)
 
 
+def test_help_explains_every_field_of_the_file() -> None:
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", call("--help")).split())  # a CI may force colours
+    for struct in (StatsHeader, StepRecord):
+        for name, meaning in describe(struct).items():
+            assert f"{name}: {meaning}" in text
+
+
+def test_the_example_counts_the_same(file: Path) -> None:
+    write(file, ScriptedEngine(requests=12))
+    command = [sys.executable, str(ROOT / "examples/read_step_stats.py"), str(file)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    r = json.loads(call(file, "--json"))
+    assert f"{r['tokens']:,} tokens in {r['busy_ms'] / 1000:.1f} s of windows" in text
+    for s in r["slots"]:
+        mean, rate = s["mean_acceptance_length"], s["acceptance_rate"]
+        assert f"slot {s['slot']}: {s['windows']} windows, {mean:.2f} tokens each, {rate:.1%} accepted" in text
+
+
 def test_stdin(file: Path) -> None:
     write(file, ScriptedEngine(requests=5))
     whole, piped = json.loads(call(file, "--json")), json.loads(call("-", "--json", stdin=file.read_bytes()))
@@ -152,9 +180,8 @@ def test_the_first_lines_answer_and_the_rest_is_there(file: Path) -> None:
     assert "2 slow" in text
 
 
-def test_no_line_is_wider_than_the_page_and_ascii_is_ascii(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_line_is_wider_than_the_page_and_ascii_is_ascii(file: Path) -> None:
     write(file, ScriptedEngine(requests=30))
-    monkeypatch.setenv("COLUMNS", "80")
     text = call(file, "--ascii")
     assert text.isascii() and "#" in text
     assert max(map(len, text.splitlines())) <= 80

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from strata_cli import app
-from strata_cli.engine.judge import Judge
+from strata_cli.engine.drafters import Proposal
+from strata_cli.engine.drafters.mtp import MtpDrafter
+from strata_cli.engine.sampling import SlotSampler
 from tests.support.tiny import make_tiny
 
 
@@ -45,10 +47,13 @@ def test_a_sound_engine_agrees_in_every_way(model, prompts, capfd):
 
 
 def test_noise_by_slot_is_found(model, prompts, capfd, monkeypatch):
-    def draw(self, slot, position, drafts):
-        return self.penalties.draw(slot.index, slot.request.params, slot.seed + slot.index, position, drafts)
+    admit = SlotSampler.admit
 
-    monkeypatch.setattr(Judge, "draw", draw)
+    def shifted(self, slot):
+        admit(self, slot)
+        self.pool.seeds[slot.index] += slot.index
+
+    monkeypatch.setattr(SlotSampler, "admit", shifted)
     code, out, _ = parity(capfd, prompts, "-m", model, "--max-tokens", 12, "--temperature", 1.0)
     assert code == 1
     assert "DIFFERENT" in out
@@ -62,18 +67,15 @@ def test_noise_by_slot_is_found(model, prompts, capfd, monkeypatch):
 
 
 def test_a_drafter_that_sees_its_neighbours_is_found_by_its_counts(model, prompts, capfd, monkeypatch):
-    from strata_cli.engine.drafters.mtp import MtpDrafter
+    lay = MtpDrafter.lay
 
-    propose = MtpDrafter.propose
+    def worse(self, shares, others):
+        found = lay(self, shares, others)
+        if len(shares) < 2:
+            return found
+        return Proposal(found.made, {slot: [0] * made.drafts for slot, made in found.made.items()})
 
-    def worse(self, wishes, keep):
-        found = propose(self, wishes, keep)
-        for wish in wishes:
-            if len(wishes) > 1:
-                found[wish.slot].tokens[:] = [0] * len(found[wish.slot].tokens)
-        return found
-
-    monkeypatch.setattr(MtpDrafter, "propose", worse)
+    monkeypatch.setattr(MtpDrafter, "lay", worse)
     code, out, _ = parity(capfd, prompts, "-m", model, "--max-tokens", 12, "--temperature", 0, "--json")
     assert code == 1
     found = json.loads(out)

@@ -159,7 +159,7 @@ def test_step_statistics(strata, prompts, tmp_path):
     path = tmp_path / "steps.jsonl"
     ran = strata("run", prompts({"prompt": "x"}), "-m", strata.model, "--simple", env={"STRATA_STEP_STATS": str(path)})
     header, *windows = map(json.loads, path.read_text().splitlines())
-    assert header["schema"] == 1
+    assert header["schema"] == 2
     assert header["config"]["batch"] == 4
     assert sum(w["keeps"][0] for w in windows) == ran.records[0]["completion_tokens"]
 

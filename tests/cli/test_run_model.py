@@ -9,6 +9,7 @@ import torch
 
 import strata_cli.session
 from strata_cli import app
+from strata_cli.config import EngineConfig
 from tests.support.tiny import make_tiny, make_tokenizer, reference_model
 
 LENGTHS = (1, 2, 3, 7, 64, 65, 130)
@@ -85,8 +86,8 @@ def test_truncated_weights_are_named_and_cost_no_results(model, tmp_path, capfd)
 
 
 def test_the_context_that_is_checked_is_the_engines(model):
-    checkpoint = strata_cli.session.read_checkpoint(str(model), strata_cli.session.EngineConfig(ctx=99))
-    with strata_cli.session.load_session(checkpoint, strata_cli.session.EngineConfig(ctx=99)) as session:
+    checkpoint = strata_cli.session.read_checkpoint(str(model), EngineConfig(ctx=99))
+    with strata_cli.session.load_session(checkpoint, EngineConfig(ctx=99)) as session:
         assert session.engine.ctx == checkpoint.context == 99
 
 

@@ -1,15 +1,19 @@
 """Memory that runs out in the chain path: the window is undone, done again without drafts, and everybody is told."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
 from strata_cli.engine.engine import Engine
+from strata_cli.engine.runner import LaidWindow
 from strata_cli.engine.types import Request
+from strata_cli.engine.window import WindowPlan
 from strata_cli.errors import StrataError
-from tests.support.engine import engine, prompt, request, run, tiny
+from tests.support.engine import Run, engine, prompt, request, run, tiny
 
 ERRORS = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
@@ -21,8 +25,13 @@ ERRORS = [
 
 
 def requests(temperature: float) -> list[Request]:
+    """Every second one with penalties, whose counts must not move twice."""
     sizes = (3, 30, 70, 9, 140, 12)
-    return [request(str(i), prompt(n, seed=i), temperature=temperature, max_tokens=30) for i, n in enumerate(sizes)]
+    manner: list[dict[str, Any]] = [{}, {"presence_penalty": 0.7, "repetition_penalty": 1.2}]
+    return [
+        request(str(i), prompt(n, seed=i), temperature=temperature, max_tokens=30, **manner[i % 2])
+        for i, n in enumerate(sizes)
+    ]
 
 
 def failing(call: Callable[..., Any], at: int, error: Exception) -> Callable[..., Any]:
@@ -38,94 +47,132 @@ def failing(call: Callable[..., Any], at: int, error: Exception) -> Callable[...
     return wrapped
 
 
-def drafting_only(e: Engine, call: Callable[..., Any], at: int, error: Exception) -> Callable[..., Any]:
-    """Raises at the `at`-th call that belongs to a window with drafts."""
+def drafts(layout: LaidWindow) -> bool:
+    return any(share.drafts for share in layout.plan.busy)
+
+
+def drafting_only(call: Callable[..., Any], at: int, error: Exception, behind: bool = False) -> Callable[..., Any]:
+    """Raises at the `at`-th call whose first argument, a window's layout, has drafts; `behind`: when all is done."""
     count = [0]
 
-    def wrapped(segments: Any, *args: Any) -> Any:
-        if any(not s.certain and len(s.tokens) > 1 for s in segments):
-            count[0] += 1
-            if count[0] == at:
-                raise error
-        return call(segments, *args)
+    def wrapped(layout: LaidWindow, *args: Any) -> Any:
+        count[0] += drafts(layout)
+        now = drafts(layout) and count[0] == at
+        found = call(layout, *args) if behind or not now else None
+        if now:
+            raise error
+        return found
 
     return wrapped
 
 
-def at_head(e: Engine, at: int, error: Exception) -> None:
-    e.runner.head_forward = failing(e.runner.head_forward, at, error)  # type: ignore[method-assign]
+Inject = Callable[[Engine, int, Exception], None]
 
 
-def at_draft_logits(e: Engine, at: int, error: Exception) -> None:
-    e.runner.draft_logits = failing(e.runner.draft_logits, at, error)  # type: ignore[method-assign]
-
-
-def at_verify(e: Engine, at: int, error: Exception) -> None:
-    e.runner.forward = drafting_only(e, e.runner.forward, at, error)  # type: ignore[method-assign]
-
-
-def at_layer(layer: int) -> Callable[[Engine, int, Exception], None]:
-    """Half way through the verify forward: the layers before it have replayed and held already."""
+def at_call(of: Callable[[Engine], object], name: str) -> Inject:
+    """At the n-th call of a method, whatever the window."""
 
     def inject(e: Engine, at: int, error: Exception) -> None:
-        experts = e.runner.model.layers[layer].experts
-        armed = [False]
-        call = type(experts).__call__
-
-        def forward(segments: Any, original: Any = e.runner.forward) -> Any:
-            armed[0] = any(not s.certain and len(s.tokens) > 1 for s in segments)
-            return original(segments)
-
-        count = [0]
-
-        class Failing(type(experts)):  # type: ignore[misc]
-            def __call__(self, *args: Any) -> Any:
-                if armed[0]:
-                    count[0] += 1
-                    if count[0] == at:
-                        raise error
-                return call(self, *args)
-
-        experts.__class__ = Failing
-        e.runner.forward = forward  # type: ignore[method-assign]
+        owner = of(e)
+        setattr(owner, name, failing(getattr(owner, name), at, error))
 
     return inject
 
 
-def at_sampling(e: Engine, at: int, error: Exception) -> None:
-    sample = e.judge.sample
-    count = [0]
+def at_window(name: str, behind: bool = False) -> Inject:
+    """At the n-th call of a method of the runner for a window with drafts."""
 
-    def wrapped(parts: Any, hidden: Any) -> None:
-        if any(p.drafts for p in parts):
-            count[0] += 1
-            if count[0] == at:
-                sample(parts, hidden)  # everything is drawn, then it fails: nothing of it may stay
+    def inject(e: Engine, at: int, error: Exception) -> None:
+        setattr(e.runner, name, drafting_only(getattr(e.runner, name), at, error, behind))
+
+    return inject
+
+
+def at_block(number: int, behind: bool = False) -> Inject:
+    """Half way through the verify forward: the blocks before it have replayed and held already."""
+
+    def inject(e: Engine, at: int, error: Exception) -> None:
+        armed, count = [False], [0]
+        forward, bound = e.runner.forward, e.runner.model.blocks[number]
+
+        def arm(layout: LaidWindow) -> Any:
+            armed[0] = drafts(layout)
+            return forward(layout)
+
+        def run(*args: Any) -> Any:
+            count[0] += armed[0]
+            now = armed[0] and count[0] == at
+            found = bound.run(*args) if behind or not now else None
+            if now:
                 raise error
-        sample(parts, hidden)
+            return found
 
-    e.judge.sample = wrapped  # type: ignore[method-assign]
+        e.runner.model.blocks[number] = replace(bound, run=run)
+        e.runner.forward = arm  # type: ignore[method-assign]
+
+    return inject
 
 
-POINTS = {
-    "first pass of the head": (at_head, 1),
-    "catching up": (at_head, 2),
-    "a step of the chain": (at_head, 4),
-    "a later chain": (at_head, 11),
-    "the draft head's logits": (at_draft_logits, 3),
-    "the verify forward": (at_verify, 2),
-    "its first layer": (at_layer(0), 3),
-    "its third layer": (at_layer(2), 2),
-    "its last layer": (at_layer(3), 4),
-    "sampling": (at_sampling, 3),
+def at_report(e: Engine, at: int, error: Exception) -> None:
+    """Everything of a window with drafts is drawn and judged, then it fails: nothing of it may stay."""
+    judge, report, armed, count = e.runner.judge, e.runner._report, [False], [0]
+
+    def arm(layout: LaidWindow, x: Any) -> Any:
+        armed[0] = drafts(layout)
+        return judge(layout, x)
+
+    def wrapped(*args: Any) -> Any:
+        found = report(*args)
+        count[0] += armed[0]
+        if armed[0] and count[0] == at:
+            raise error
+        return found
+
+    e.runner.judge, e.runner._report = arm, wrapped  # type: ignore[method-assign]
+
+
+def the_drafter(e: Engine) -> object:
+    return e.drafters["mtp"]
+
+
+def the_runner(e: Engine) -> object:
+    return e.runner
+
+
+POINTS: dict[str, tuple[Inject, int]] = {
+    "first pass of the head": (at_call(the_runner, "_head"), 1),
+    "catching up": (at_call(the_runner, "_head"), 2),
+    "a step of the chain": (at_call(the_runner, "_head"), 4),
+    "a later chain": (at_call(the_runner, "_head"), 11),
+    "a draft's draw": (at_call(the_runner, "draft"), 3),
+    "laying out chains": (at_call(the_drafter, "lay"), 4),
+    "chains half made": (at_call(the_drafter, "run"), 5),
+    "laying out prompts for the head": (at_call(the_drafter, "lay_prompts"), 2),
+    "showing the head prompts": (at_call(the_drafter, "read_prompts"), 1),
+    "the window's layout": (at_call(the_runner, "lay"), 3),
+    "the verify forward": (at_window("forward"), 2),
+    "all of the verify forward": (at_window("forward", behind=True), 2),
+    "its first block": (at_block(0), 3),
+    "behind its first block": (at_block(0, behind=True), 3),
+    "its first experts": (at_block(1), 3),
+    "its third layer's experts": (at_block(5), 2),
+    "its last block": (at_block(7), 4),
+    "judging": (at_window("judge"), 3),
+    "accepting": (at_window("_accept"), 2),
+    "the copy out": (at_report, 3),
 }
+
+
+@cache
+def undisturbed(temperature: float) -> Run:
+    return run(engine(tiny(), mtp_varlen=False), requests(temperature))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("point", POINTS)
 def test_the_fuse(point: str, temperature: float) -> None:
     inject, at = POINTS[point]
-    whole = run(engine(tiny(), mtp_varlen=False), requests(temperature))
+    whole = undisturbed(temperature)
     e = engine(tiny(), mtp_varlen=False)
     error = ERRORS[at % len(ERRORS)]
     inject(e, at, error)
@@ -144,9 +191,45 @@ def test_the_fuse(point: str, temperature: float) -> None:
     assert e.downgrades
 
 
+@pytest.mark.parametrize(("name", "behind"), [("lay", False), ("forward", False), ("forward", True), ("judge", False)])
+def test_a_window_that_fails_while_it_also_reads_prompts(name: str, behind: bool) -> None:
+    """Prompts begin again, a hit's too; pages and places of the prefix cache that were taken are given back."""
+    stem, e = prompt(64, seed=9), engine(tiny(), mtp_varlen=False)
+    late = [request(str(i), stem + prompt(70 + 64 * i, seed=i), max_tokens=9) for i in range(2)]
+    first = request("first", [*stem, 5], max_tokens=40)
+    alone = run(engine(tiny(), spec=0, prefix_cache=False), [first, *late])
+    call = getattr(e.runner, name)
+
+    def fails(of: LaidWindow | WindowPlan, *args: Any) -> Any:
+        plan = of.plan if isinstance(of, LaidWindow) else of
+        reads = [share for share in plan.busy if share.read]
+        now = any(share.drafts for share in plan.busy) and len(reads) == 2 and e.fuse.why is None
+        if now:
+            assert all(share.captures and share.slot.found == 64 for share in reads)
+        found = call(of, *args) if behind or not now else None
+        if now:
+            raise ERRORS[0]
+        return found
+
+    def between(e: Engine, window: int) -> None:
+        if window == 2:
+            for r in late:
+                e.submit(r)
+
+    setattr(e.runner, name, fails)
+    found = run(e, [first], between)
+    assert e.fuse.why is not None
+    assert (found.tokens(), found.bits()) == (alone.tokens(), alone.bits())
+    assert e.prefix is not None
+    assert len(e.prefix.free) + len(e.prefix.entries) == e.runner.buffers.sizes.places
+    while e.prefix.evict():
+        pass
+    assert len(e.kv.pages.free) == e.kv.pages.count - 1
+
+
 def test_other_errors_are_not_swallowed() -> None:
     e = engine(tiny(), mtp_varlen=False)
-    at_head(e, 3, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    at_call(the_runner, "_head")(e, 3, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         run(e, requests(0.0))
 
@@ -154,7 +237,7 @@ def test_other_errors_are_not_swallowed() -> None:
 def test_memory_that_stays_out_is_one_clear_line() -> None:
     e = engine(tiny(), mtp_varlen=False)
 
-    def full(segments: Any) -> Any:
+    def full(layout: Any) -> Any:
         raise ERRORS[0]
 
     def between(e: Engine, window: int) -> None:

@@ -7,13 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from strata_cli.config import EngineConfig
 from strata_cli.demo import model_path
-from strata_cli.engine.build import assemble
-from strata_cli.model import layers
-from strata_cli.model.rows import Segment
-from strata_cli.model.weights.safetensors import open_checkpoint
-from tests.support.engine import CPU, Run, engine, loaded, prompt, request, run, tiny
+from strata_kernels import table
+from strata_kernels.window import Segment
+from tests.support.engine import ByHand, Run, engine, loaded, prompt, request, run, tiny
 
 MODELS = ["plain", "dense-attention", "wide", "one-of-each", "demo"]
 SLOTS, CONTEXT = 4, 70
@@ -31,39 +28,34 @@ def directory(model: str) -> Any:
     return model_path() if model == "demo" else tiny(model)
 
 
-class Rows:
-    """An engine whose slots hold a context each; windows run over it and leave nothing behind."""
+class Contexts:
+    """Slots that hold a context each; windows run over them and leave nothing behind."""
 
     def __init__(self, model: str):
-        self.e = engine(directory(model), batch=SLOTS, spec=7, ctx=512, prefix_cache=False)
+        self.by_hand = ByHand(engine(directory(model), batch=SLOTS, spec=7, ctx=512, prefix_cache=False), 400)
         with torch.inference_mode():
             for slot in range(SLOTS):
-                assert self.e.cache.reserve(slot, 400)
-                self.e.runner.forward([Segment(slot, 0, prompt(CONTEXT + slot, seed=slot), True)])
-                self.e.cache.advance(slot, CONTEXT + slot)
+                self.by_hand.read([slot], prompt(CONTEXT + slot, seed=slot))
 
     @torch.inference_mode()
     def __call__(self, segments: list[Segment]) -> dict[int, torch.Tensor]:
         """Logits of every row by slot; none of them is committed, and prompt rows are taken back."""
-        states = [self.e.cache.recurrent.snapshot(slot) for slot in range(SLOTS)]
-        rows, hidden = self.e.runner.forward(segments)
-        logits = {
-            s.slot: self.e.runner.logits(hidden, range(start, start + len(s.tokens)))
-            for s, start in zip(segments, rows.starts)
-        }
-        for slot, state in enumerate(states):
-            self.e.cache.recurrent.restore(slot, state)
+        pool = self.by_hand.engine.runner.recurrent.pool
+        before = pool.state.clone(), pool.conv.clone()
+        logits = self.by_hand.window(segments)
+        pool.state.copy_(before[0])
+        pool.conv.copy_(before[1])
         return logits
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_rows_in_any_window(model: str, threads: int) -> None:
     """Decode rows, drafts and prompt rows of a slot: alone, in any order, beside any others, cut short or not."""
-    forward, chance = Rows(model), random.Random(threads)
+    forward, chance = Contexts(model), random.Random(threads)
     texts = [prompt(200, seed=50 + slot) for slot in range(SLOTS)]
 
     def segment(slot: int, n: int, certain: bool) -> Segment:
-        return Segment(slot, CONTEXT + slot, texts[slot][:n], certain)
+        return Segment(slot, CONTEXT + slot, texts[slot][:n], certain=certain)
 
     alone = [forward([segment(slot, 8, False)])[slot] for slot in range(SLOTS)]
     read = [forward([segment(slot, 130, True)])[slot] for slot in range(SLOTS)]
@@ -79,23 +71,25 @@ def test_rows_in_any_window(model: str, threads: int) -> None:
 
 
 @pytest.mark.parametrize("model", ["plain", "dense-attention"])
-def test_rows_of_experts_one_by_one(model: str, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    """As a large model has it: each expert with the rows that are routed to it, in whatever order they come."""
-    monkeypatch.setattr(layers, "ALL_EXPERTS_WIDTH", 0)
-    test_rows_in_any_window(model, threads)
+def test_rows_of_the_reference(model: str, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    """As it runs where no faster sibling does: each expert with the rows that are routed to it."""
+    monkeypatch.setattr(table, "FAST", {})
+    table.sibling.cache_clear()
+    try:
+        test_rows_in_any_window(model, threads)
+    finally:
+        table.sibling.cache_clear()
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "float16"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_rounded_weights_and_keys(dtype: torch.dtype, kv_dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_rounded_weights_and_keys(dtype: str, kv_dtype: str) -> None:
     """Rows of a window see keys, values and inputs as the cache holds them, rounded; so do the windows after it."""
-    config, _ = loaded(tiny())
-    weights = open_checkpoint(tiny()).load(config, dtype, CPU)
     requests = [request(str(i), prompt(9 + 40 * i, seed=i), temperature=0.5 * i) for i in range(4)]
 
     def run_with(**settings: Any) -> Run:
-        settings = {"kv_dtype": kv_dtype, "mtp_varlen": False, **settings}
-        return run(assemble(weights, config, EngineConfig(**settings), (), CPU), requests)
+        settings = {"dtype": dtype, "kv_dtype": kv_dtype, "mtp_varlen": False, **settings}
+        return run(engine(tiny(dtype=dtype), **settings), requests)
 
     found, alone = run_with(), run_with(batch=1, spec=0, prefix_cache=False)
     assert (found.tokens(), found.bits()) == (alone.tokens(), alone.bits())
@@ -103,7 +97,7 @@ def test_rounded_weights_and_keys(dtype: torch.dtype, kv_dtype: str) -> None:
 
 
 def text(e: Any, temperature: float) -> Run:
-    vocab = loaded(model_path())[0].vocab_size
+    vocab = loaded(model_path()).model.vocab_size
     manner = {"temperature": temperature, "max_tokens": 16, "repetition_penalty": 1.1, "top_p": 0.95}
     return run(e, [request(str(i), prompt(9 + 40 * i, seed=i, vocab=vocab), seed=i, **manner) for i in range(4)])
 
@@ -128,4 +122,4 @@ def test_preemption_changes_nothing(temperature: float) -> None:
     alone = run(engine(tiny("one-of-each"), batch=1, spec=0, prefix_cache=False), requests)
     assert (found.tokens(), found.bits()) == (alone.tokens(), alone.bits())
     assert all(found.results[i].logprobs == alone.results[i].logprobs for i in alone.results)
-    assert len(e.cache.kv.pool.free) == 5 - len(e.prefix.entries)  # type: ignore[union-attr]
+    assert len(e.kv.pages.free) == 5 - len(e.prefix.entries)  # type: ignore[union-attr]

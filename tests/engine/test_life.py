@@ -10,7 +10,8 @@ from strata_cli.config import SamplingParams
 from strata_cli.engine.engine import Engine
 from strata_cli.engine.types import Finished, Request, Started, Tokens
 from strata_cli.errors import UsageError
-from tests.support.engine import engine, prompt, request, run, tiny
+from strata_kernels.head.pool import Draws
+from tests.support.engine import engine, prompt, request, run, set_clock, tiny
 
 
 def plain(tokens: list[int], **params: Any) -> list[int]:
@@ -106,40 +107,40 @@ def test_a_request_fails_alone() -> None:
 
 def test_numbers_that_are_none_fail_their_request_alone() -> None:
     e = engine(tiny(), mtp_varlen=False)
-    logits = e.runner.logits
+    draw = e.runner.model.draw
 
-    def poisoned(hidden: torch.Tensor, wanted: Any) -> torch.Tensor:
-        out = logits(hidden, wanted)
+    def poisoned(x: torch.Tensor, draws: Draws, pool: Any) -> Any:
         seats = [s for s in e.seats if s is not None]
-        if len(seats) == 2 and len(e.seats[0].tokens) > 20:  # type: ignore[union-attr]
-            out[0] = float("nan")
-        return out
+        if len(seats) == 2 and len(seats[0].life.tokens) > 20:
+            x[draws.rows[0]] = float("nan")
+        return draw(x, draws, pool)
 
-    e.runner.logits = poisoned  # type: ignore[method-assign]
-    found = run(e, [request("0", prompt(12)), request("1", prompt(20))])
+    e.runner.model.draw = poisoned  # type: ignore[method-assign]
+    found = run(e, [request("0", prompt(12)), request("1", prompt(20)), request("2", prompt(30))])
     assert found.results["0"].finish_reason == "error"
     assert "not a number" in str(found.results["0"].error)
-    assert found.results["1"].token_ids == plain(prompt(20))
+    assert found.results["0"].token_ids == plain(prompt(12))[: len(found.results["0"].token_ids)]
+    assert found.tokens("1", "2") == [plain(prompt(20)), plain(prompt(30))]
 
 
 @pytest.mark.parametrize("manner", [{}, {"mtp_varlen": False}, {"accept": "rejection"}, {"spec_min_p": 0.2}])
 def test_a_draft_head_whose_numbers_are_none_makes_bad_drafts_and_nothing_else(manner: dict[str, Any]) -> None:
     """As a head that overflows in float16: greedy text is what it is without drafts, in every way to draft."""
     e = engine(tiny(), **manner)
-    logits = e.runner.draft_logits
+    assert e.runner.head is not None
+    head = e.runner.head._head
     calls = 0
 
-    def poisoned(hidden: torch.Tensor, wanted: Any) -> torch.Tensor:
+    def poisoned(x: torch.Tensor, draws: Draws, *args: Any) -> Any:
         nonlocal calls
         calls += 1
-        out = logits(hidden, wanted)
         if calls % 3:
-            out[-1] = float("nan")
-        return out
+            x[draws.rows[draws.count - 1]] = float("nan")
+        return head(x, draws, *args)
 
-    e.runner.draft_logits = poisoned  # type: ignore[method-assign]
-    found = run(e, [request("0", prompt(12)), request("1", prompt(20))])
-    assert found.tokens("0", "1") == [plain(prompt(12)), plain(prompt(20))]
+    e.runner.head._head = poisoned
+    found = run(e, [request("0", prompt(12), max_tokens=90), request("1", prompt(20), max_tokens=90)])
+    assert found.tokens("0", "1") == [plain(prompt(12), max_tokens=90), plain(prompt(20), max_tokens=90)]
     assert calls > 3
 
 
@@ -155,7 +156,7 @@ def test_a_request_s_drafter_is_nothing_where_drafts_are_off(off: dict[str, Any]
 def test_a_failed_request_leaves_nothing_in_its_pages() -> None:
     """Pages and states full of what is not a number, given back, then taken by another request."""
     e = engine(tiny(), batch=1, mtp_varlen=False, prefix_cache=False)
-    e.cache.kv.k[:, 1:] = e.cache.kv.v[:, 1:] = float("nan")  # page 0 belongs to nobody
+    e.kv.pool.k[:, 1:] = e.kv.pool.v[:, 1:] = float("nan")  # page 0 belongs to nobody
     found = run(e, [request(str(i), prompt(12 + 60 * i, seed=i)) for i in range(2)])
     assert [r.error for r in found.results.values()] == [None, None]
     assert found.tokens() == [plain(prompt(12)), plain(prompt(72, seed=1))]
@@ -240,7 +241,7 @@ def test_immediate_takes_whole_windows(policy: str) -> None:
 def test_gather_waits_for_company_but_not_for_ever() -> None:
     now = [0.0]
     e = engine(tiny(), prefill_policy="gather", gather_ms=50.0, spec=0)
-    e.clock = lambda: now[0]
+    set_clock(e, lambda: now[0])
     e.submit(request("0", prompt(6)))
     assert not any(isinstance(x, Started) for x in e.step())
     for i in range(1, 4):
@@ -266,7 +267,7 @@ def test_nothing_leaks() -> None:
     e = engine(tiny(), ctx=256, mtp_varlen=False)
     run(e, [request(str(i), prompt(20 * i + 1, seed=i % 3), temperature=i % 2) for i in range(9)])
     kept = {p for entry in e.prefix.entries.values() for p in entry.pages}  # type: ignore[union-attr]
-    pool = e.cache.kv.pool
+    pool = e.kv.pages
     assert len(pool.free) + len(kept) == pool.count - 1
     assert sum(pool.references) == sum(len(x.pages) for x in e.prefix.entries.values())  # type: ignore[union-attr]
     while e.prefix.evict():  # type: ignore[union-attr]
@@ -309,7 +310,7 @@ def test_records_are_what_section_8_says() -> None:
 def test_timings_are_those_at_which_tokens_left() -> None:
     """A clock that ticks once a window; three requests, two seats, one of them cancelled."""
     e, now = engine(tiny(), batch=2, mtp_varlen=False), [10.0]
-    e.clock = lambda: now[0]
+    set_clock(e, lambda: now[0])
     left: dict[str, list[tuple[float, int]]] = {str(i): [] for i in range(3)}
     entered, ended = {}, {}
     for i in range(3):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from strata_cli.engine.drafters.mtp import MtpDrafter
 from strata_cli.engine.types import Request
 from tests.support.engine import Run, engine, prompt, request, run, tiny
 
@@ -58,14 +59,18 @@ def test_the_slot_of_a_hit_holds_what_that_of_a_miss_does(shape: str) -> None:
         e.submit(tail(70))
         for _ in range(2):
             e.step()
-        assert e.seats[0] is not None and e.seats[0].cached_tokens == (64 if warm else 0)
-        n, kv = e.cache.lengths[0], e.cache.kv
-        places = [kv.owned[0][i // 64] * 64 + i % 64 for i in range(1, n)]
-        rows = [pool.flatten(1, 2)[:, places] for pool in (kv.k, kv.v)]
-        seen = n - sum(map(len, e.drafters["mtp"].waiting[0]))  # what waits is not in the head yet
-        state = e.cache.recurrent.snapshot(0)
-        own = e.runner.head.kv_layer  # type: ignore[union-attr]
-        return n, seen, rows[0][:own], rows[1][:own], rows[0][own, :seen], rows[1][own, :seen], state.state, state.conv
+        slot, drafter = e.seats[0], e.drafters["mtp"]
+        assert slot is not None and slot.life.cached_tokens == (64 if warm else 0)
+        assert isinstance(drafter, MtpDrafter)
+        n, pool = slot.length, e.kv.pool
+        places = [e.kv.owned[0][i // 64] * 64 + i % 64 for i in range(1, n)]
+        rows = [x.flatten(1, 2)[:, places] for x in (pool.k, pool.v)]
+        seen = drafter.seen[0]  # what waits is not in the head yet
+        waits = e.runner.buffers.hidden[[e.runner.buffers.ring(0, i) for i in range(seen, n)]]
+        recurrent = e.runner.recurrent.pool
+        held = [x[:, 0, : int(recurrent.pending[0, 0])] for x in (recurrent.k, recurrent.v, recurrent.beta)]
+        state = recurrent.state[:, 0], recurrent.conv[:, 0], recurrent.pending[:, 0], *held
+        return n, seen, rows[0][:-1], rows[1][:-1], rows[0][-1, :seen], rows[1][-1, :seen], waits, *state
 
     for hit, miss in zip(holds(True), holds(False), strict=True):
         assert torch.equal(torch.as_tensor(hit), torch.as_tensor(miss))

@@ -10,6 +10,7 @@ import torch
 
 from strata_cli.config import SamplingParams
 from strata_cli.engine.engine import Engine
+from strata_cli.engine.runner import LaidWindow
 from strata_cli.engine.types import Request
 from tests.support.engine import Run, engine, prompt, run, tiny
 
@@ -130,25 +131,25 @@ class Life:
 
     def _break(self, e: Engine, where: str, at: int) -> None:
         """Memory runs out once: in the head, or after a window with drafts has gone through the model."""
-        calls, head, forward = [0], e.runner.head_forward, e.runner.forward
+        calls, head, forward = [0], e.runner._head, e.runner.forward
 
         def count() -> None:
             calls[0] += 1
             if calls[0] == at:
                 raise torch.OutOfMemoryError("out of memory")
 
-        def head_forward(segments: Any, hidden: Any) -> Any:
+        def head_forward(*args: Any, **kwargs: Any) -> Any:
             count()
-            return head(segments, hidden)
+            return head(*args, **kwargs)
 
-        def main_forward(segments: Any) -> Any:
-            found = forward(segments)
-            if any(not s.certain and len(s.tokens) > 1 for s in segments):
+        def main_forward(layout: LaidWindow) -> Any:
+            found = forward(layout)
+            if any(share.drafts for share in layout.plan.busy):
                 count()
             return found
 
         if where == "head":
-            e.runner.head_forward = head_forward  # type: ignore[method-assign]
+            e.runner._head = head_forward  # type: ignore[method-assign]
         else:
             e.runner.forward = main_forward  # type: ignore[method-assign]
 
@@ -181,18 +182,27 @@ def test_a_random_life(seed: int) -> None:
 
 
 def nothing_is_left(e: Engine) -> None:
-    """Every page is free or an entry's of the prefix cache, counted as often; no slot remembers anything."""
-    pool, held = e.cache.kv.pool, [0] * e.cache.kv.pool.count
-    for entry in e.prefix.entries.values() if e.prefix is not None else ():
+    """Every page is free or an entry's of the prefix cache, counted as often, and so is every place; no slot remembers
+    anything.
+    """
+    pages, held = e.kv.pages, [0] * e.kv.pages.count
+    entries = list(e.prefix.entries.values()) if e.prefix is not None else []
+    for entry in entries:
         for page in entry.pages:
             held[page] += 1
-    assert pool.references == held
-    assert sorted(pool.free) == [page for page in range(1, pool.count) if not held[page]]
-    assert not any(e.cache.lengths) and not any(e.cache.kv.owned)
-    assert not any(map(any, e.cache.recurrent.pending)) and not e.cache.recurrent.state.any()
-    assert not e.cache.recurrent.captured
-    assert not e.penalties.counts and not e.scheduler.reading and not e.scheduler.queue
-    assert not any(getattr(e.drafters.get("mtp"), "waiting", []))
+    assert pages.references == held
+    assert sorted(pages.free) == [page for page in range(1, pages.count) if not held[page]]
+    if e.prefix is not None:
+        places = range(e.runner.buffers.sizes.places)
+        assert sorted([*e.prefix.free, *(entry.place for entry in entries)]) == list(places)
+        assert e.prefix.nbytes == sum(entry.nbytes for entry in entries)
+    recurrent, sampler = e.runner.recurrent, e.runner.sampler
+    assert not any(e.seats) and not any(e.kv.owned) and not e.kv.tables.any()
+    assert not any(recurrent.pending) and not recurrent.pool.pending.any()
+    assert not recurrent.pool.state.any() and not recurrent.pool.conv.any()
+    assert not any(sampler.params) and not e.scheduler.reading and not e.scheduler.queue
+    assert not any(getattr(e.drafters.get("mtp"), "seen", []))
+    assert not any(index.tokens for index in getattr(e.drafters.get("ngram"), "indices", []))
 
 
 def test_lives_are_as_varied_as_they_claim() -> None:

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from strata_cli.config import SamplingParams
-from strata_cli.engine.sampling import Draw, distribution, sample
-from strata_cli.engine.verify import accept_coupled, accept_rejection
+from strata_cli.engine.verify import Accepted, Judged, accept_coupled, accept_rejection
+from strata_kernels.head import reference
+from strata_kernels.head.pool import Drawn, Draws, Manner, SamplerPool
+from tests.support.draws import Row, admitted, distribution
 from tests.support.engine import engine, prompt, request, run, tiny
 from tests.support.tiny import reference_model
 
@@ -30,49 +32,67 @@ def chi_square(counts: torch.Tensor, p: torch.Tensor) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-def rows_of(seed: int) -> list[Draw]:
-    return [Draw(SamplingParams(temperature=1.0), seed, 10 + j) for j in range(3)]
+def many(p: torch.Tensor, purpose: str = "coupled") -> tuple[Drawn, Draws, SamplerPool]:
+    """A draw for each seed and row of p [n, V]; a slot a seed, its draws one behind the other."""
+    n = len(p)
+    slots, rows = torch.arange(SEEDS).repeat_interleave(n), torch.arange(n * SEEDS)
+    pool = admitted([Row(SamplingParams(temperature=1.0), seed, 10) for seed in range(SEEDS)], VOCAB).pool
+    none, drafts = torch.zeros_like(rows), torch.zeros(SEEDS, 0, dtype=torch.int64)
+    draws = Draws(rows, slots, 10 + rows % n, none, drafts, len(rows), (Manner(None, False),), purpose=purpose)
+    scores = p.log().repeat(SEEDS, 1)
+    tokens, probability, shares = none.clone(), torch.zeros(len(rows)), torch.zeros_like(scores)
+    reference.draw(scores, tokens, probability, shares, draws.manners[0], draws, pool)
+    assert torch.allclose(shares, p.repeat(SEEDS, 1), atol=1e-6)
+    return Drawn(scores, tokens, scores.amax(-1), scores, probability, shares), draws, pool
 
 
-def drawn(logits: torch.Tensor, purpose: str = "coupled") -> list[list[int]]:
-    """Tokens of the rows of `logits` for every seed, in one batch."""
-    n = len(logits)
-    draws = [row for seed in range(SEEDS) for row in rows_of(seed)[:n]]
-    return sample(logits.repeat(SEEDS, 1), draws, purpose)[0].view(SEEDS, n).tolist()
+def drawn(p: torch.Tensor, purpose: str = "coupled") -> list[list[int]]:
+    """Tokens of the rows of p for every seed."""
+    return many(p, purpose)[0].tokens.view(SEEDS, -1).tolist()
+
+
+def asked(drafts: list[list[int]]) -> Judged:
+    """Two drafts for each seed, as drawn from Q."""
+    first = torch.arange(SEEDS) * 3
+    return Judged(torch.full((SEEDS,), 3), first, torch.tensor(drafts), Q.expand(SEEDS, -1, -1))
+
+
+def kept(accepted: Accepted) -> list[tuple[list[int], int]]:
+    return [(row[: held + 1], held) for row, held in zip(accepted.targets.tolist(), accepted.held.tolist())]
 
 
 @cache
 def judged() -> list[tuple[list[int], int]]:
     """Kept tokens and the number of drafts that held, by seed; the drafts come from q, by the drafter's own noise."""
-    drafts = drawn(Q.log(), "draft")
-    return [accept_rejection(drafts[seed], P, Q, rows_of(seed)) for seed in range(SEEDS)]
+    targets, draws, pool = many(P)
+    return kept(accept_rejection(targets, asked(drawn(Q, "draft")), draws, pool))
 
 
-def statistics(kept: Sequence[Sequence[int]]) -> tuple[float, float]:
+def statistics(texts: Sequence[Sequence[int]]) -> tuple[float, float]:
     """Chi-square of the first tokens, and of the second ones where there is a second."""
     counts = torch.zeros(2, VOCAB)
-    for tokens in kept:
+    for tokens in texts:
         for j, token in enumerate(tokens[:2]):
             counts[j, token] += 1
     return chi_square(counts[0], P[0]), chi_square(counts[1], P[1])
 
 
 def test_the_rule_is_exact() -> None:
-    first, second = statistics([kept for kept, _ in judged()])
+    first, second = statistics([tokens for tokens, _ in judged()])
     assert first < limit(VOCAB - 1)
     assert second < limit(VOCAB - 1)
 
 
 def test_a_wrong_rule_is_noticed() -> None:
     """Drawing from p instead of the residual after a rejection."""
-    instead = drawn(P[:1].log(), "residual")
-    first, _ = statistics([kept if held else instead[seed] for seed, (kept, held) in enumerate(judged())])
+    instead = drawn(P[:1], "residual")
+    first, _ = statistics([tokens if held else instead[seed] for seed, (tokens, held) in enumerate(judged())])
     assert first > limit(VOCAB - 1)
 
 
 def test_coupled_sampling_is_exact_too() -> None:
-    guesses, targets = drawn(Q.log()), drawn(P.log())
-    first, second = statistics([accept_coupled(g, t) for g, t in zip(guesses, targets)])
+    accepted = kept(accept_coupled(many(P)[0], asked(drawn(Q))))
+    first, second = statistics([tokens for tokens, _ in accepted])
     assert first < limit(VOCAB - 1)
     assert second < limit(VOCAB - 1)
 
@@ -81,7 +101,7 @@ def test_acceptance_is_what_theory_says() -> None:
     """Rejection keeps a first draft with probability sum min(p, q); coupling with at least (1 - d) / (1 + d)."""
     overlap = torch.minimum(P[0], Q[0]).sum().item()
     assert sum(held > 0 for _, held in judged()) / SEEDS == pytest.approx(overlap, abs=0.03)
-    same = sum(g == t for g, t in zip(drawn(Q[:1].log()), drawn(P[:1].log()))) / SEEDS
+    same = sum(g == t for g, t in zip(drawn(Q[:1]), drawn(P[:1]))) / SEEDS
     assert same > overlap / (2 - overlap) - 0.03
 
 
@@ -136,6 +156,24 @@ def test_the_engine_samples_its_own_distribution(accept: str, manner: dict[str, 
     assert chi_square(seen, p) < limit(len(pools) - 1)
 
 
+def test_slots_are_judged_by_their_own_L() -> None:
+    """Beside each other in one window, first draws anywhere: what each gives alone; L = 0 gives nothing to keep."""
+    targets, draws, pool = many(P)
+    guesses = drawn(Q, "draft")
+    whole = asked(guesses)
+    every = kept(accept_rejection(targets, whole, draws, pool))
+    for L in (1, 2):
+        whole.L = torch.full((SEEDS,), L)
+        for (shorter, held), (longer, all_held) in zip(kept(accept_rejection(targets, whole, draws, pool)), every):
+            assert held == min(all_held, L - 1)
+            assert shorter[:-1] == longer[:held]
+            assert shorter == longer[: held + 1] or all_held >= L - 1  # all of its drafts held: drawn from p
+    coupled = kept(accept_coupled(targets, whole))
+    assert all(held <= 1 for _, held in coupled) and any(held == 1 for _, held in coupled)
+    whole.L = torch.zeros(SEEDS, dtype=torch.int64)
+    assert not accept_coupled(targets, whole).held.any()
+
+
 def test_greedy_rejection_is_the_argmax() -> None:
     requests = [request(str(i), prompt(8 + i, seed=i)) for i in range(4)]
     found = run(engine(tiny(), accept="rejection", mtp_varlen=False), requests)
@@ -145,6 +183,6 @@ def test_greedy_rejection_is_the_argmax() -> None:
 
 def test_processing_applies_to_both_distributions() -> None:
     logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(1))
-    p = distribution(logits, [Draw(SamplingParams(temperature=0.5, top_k=3), 1, 1)])
+    p = distribution(logits, [Row(SamplingParams(temperature=0.5, top_k=3), 1, 1)])
     assert int((p > 0).sum()) == 3
     assert p.sum().item() == pytest.approx(1.0, abs=1e-6)

@@ -7,38 +7,42 @@ from typing import Any
 import pytest
 import torch
 
-from strata_cli.engine.drafters import GoOn, Proposal, Seen, Wish
+from strata_cli.engine.drafters import Proposal
+from strata_cli.engine.drafters.ngram import NgramDrafter
 from strata_cli.engine.engine import Engine
+from strata_cli.engine.life import Slot
+from strata_cli.engine.planning import Choice, Made
 from strata_cli.engine.types import Request
-from tests.support.engine import engine, prompt, request, run, tiny
+from strata_cli.engine.window import Share
+from strata_kernels.gated_delta import reference as recurrence
+from strata_kernels.window import Segment
+from tests.support.engine import ByHand, engine, prompt, request, run, tiny
 
 FOUR = [request(str(i), prompt(9 + 7 * i, seed=i), max_tokens=30) for i in range(4)]
 
 
-class Scripted:
+class Scripted(NgramDrafter):
     """Drafts the true continuations (known from a run without drafts), or tokens that are never right."""
 
-    def __init__(self, answers: dict[int, list[int]], right: bool):
+    def __init__(self, answers: Sequence[list[int]], right: bool):
+        super().__init__(4)
         self.answers, self.right = answers, right
 
-    def start(self, slot: int, hidden: Any) -> None: ...
+    def lay(self, shares: Sequence[Share], others: Sequence[Slot]) -> Proposal:
+        tokens = {s.slot.index: [self._draft(s.slot.life.tokens, j) for j in range(s.depth)] for s in shares}
+        self._made = {slot: Made(len(found)) for slot, found in tokens.items()}
+        return Proposal(self._made, tokens)
 
-    def observe(self, seen: Sequence[Seen]) -> None: ...
-
-    def propose(self, wishes: Sequence[Wish], go_on: GoOn) -> dict[int, Proposal]:
-        return {w.slot: Proposal([self._draft(w, j) for j in range(w.depth)]) for w in wishes}
-
-    def _draft(self, wish: Wish, j: int) -> int:
-        text = next(a for a in self.answers.values() if a[: len(wish.tokens)] == list(wish.tokens))
-        token = text[len(wish.tokens) + j] if len(wish.tokens) + j < len(text) else 0
+    def _draft(self, known: list[int], j: int) -> int:
+        text = next(a for a in self.answers if a[: len(known)] == known)
+        token = text[len(known) + j] if len(known) + j < len(text) else 0
         return token if self.right else (token + 1) % 131
 
 
 def scripted(right: bool, **settings: Any) -> Engine:
     plain = run(engine(tiny(), spec=0), FOUR)
-    answers = {i: [*FOUR[i].prompt, *plain.results[str(i)].token_ids] for i in range(4)}
     e = engine(tiny(), mtp_varlen=False, **settings)
-    e.drafters = {"mtp": Scripted(answers, right)}
+    e.drafters["mtp"] = Scripted([[*r.prompt, *plain.results[r.id].token_ids] for r in FOUR], right)
     return e
 
 
@@ -87,10 +91,8 @@ def test_L_rises_from_one_to_five_at_once_with_real_drafts() -> None:
     choose = e.planner.choose
 
     def narrow(views: Any) -> Any:
-        from strata_cli.engine.planner import Choice
-
         seen.append(1)
-        return [Choice(1, "user") for _ in views] if len(seen) % 2 else choose(views)
+        return [Choice(1, "user", 0) for _ in views] if len(seen) % 2 else choose(views)
 
     e.planner.choose = narrow  # type: ignore[method-assign]
     found = run(e, [request("0", prompt(20), max_tokens=60)])
@@ -120,45 +122,65 @@ def _views(record: Any) -> list[tuple[int, int, int, bool]]:
     ]
 
 
-def test_bytes_and_steps_of_recurrent_state() -> None:
-    """One state a slot and the small inputs of its rows; a row is stepped in its window, and again when it is kept."""
-    e = engine(tiny(), mtp_varlen=False, prefix_cache=False)
-    cache, config = e.cache.recurrent, e.runner.model.config
-    layers = config.layer_types.count("linear_attention")
-    heads, keys = config.linear_num_value_heads, config.linear_num_key_heads
-    k, v = config.linear_key_head_dim, config.linear_value_head_dim
+def test_bytes_of_recurrent_state() -> None:
+    """One state a slot and the small inputs of its rows, nothing a row more."""
+    e, layers = engine(tiny(), prefix_cache=False), 3
+    heads, keys, k, v, kernel = 4, 2, 16, 16, 4  # of the shape "plain"
     channels = 2 * keys * k + heads * v
-    state = heads * k * v + (config.linear_conv_kernel_dim - 1) * channels
+    state = heads * k * v + (kernel - 1) * channels
     row = keys * k + heads * v + 2 * heads + channels
-    assert cache.bytes_per_slot == 4 * layers * (state + 5 * row)
-    steps: list[int] = []
-    found = run(e, FOUR, lambda e, window: steps.append(e.cache.recurrent.steps))
-    before, waiting = 0, {}
-    for record, after in zip(found.records, steps):
-        expected = 0
-        for request_id, prompt_rows, L, keeps in zip(record.request, record.prompt, record.L, record.keeps):
-            expected += prompt_rows + L + (waiting.get(request_id, 0) if L or prompt_rows else 0)
-            waiting[request_id] = keeps if L else 0
-        assert after - before == layers * expected
-        before = after
+    pool = e.runner.recurrent.pool
+    parts = (pool.state, pool.conv, pool.k, pool.v, pool.beta, pool.decay, pool.conv_rows)
+    assert sum(p.nbytes for p in parts) == 4 * 4 * layers * (state + 5 * row)
+
+
+def test_steps_of_recurrent_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row is stepped in its window, and again when it is kept: steps of all slots at once, counted by the longest
+    slot, and by all slots where they differ.
+    """
+    stepped: list[int] = []
+    step = recurrence._step
+
+    def counted(state: torch.Tensor, *args: torch.Tensor) -> None:
+        stepped.append(len(state))
+        step(state, *args)
+
+    monkeypatch.setattr(recurrence, "_step", counted)
+    e, layers, heads = engine(tiny(), mtp_varlen=False, prefix_cache=False), 3, 4
+    windows: list[list[int]] = []
+
+    def between(e: Engine, window: int) -> None:
+        windows.append(list(stepped))
+        stepped.clear()
+
+    found = run(e, FOUR, between)
+    waiting: dict[str, int] = {}
+    for record, steps in zip(found.records, windows, strict=True):
+        rows = [p + L for p, L in zip(record.prompt, record.L)]
+        replayed = max(waiting.values(), default=0)  # every slot's state passes through a replay
+        assert len(steps) == layers * (max(rows) + replayed)
+        assert sum(steps) == layers * heads * (sum(rows) + 4 * replayed)
+        waiting = {i: k if L else 0 for i, L, k in zip(record.request, record.L, record.keeps)}
+        for i in found.results:  # a slot that was left is empty
+            if record is not found.records[-1] and i not in _after(found, record):
+                waiting.pop(i, None)
+
+
+def _after(found: Any, record: Any) -> list[str]:
+    return found.records[found.records.index(record) + 1].request  # type: ignore[no-any-return]
 
 
 def test_rows_do_not_depend_on_their_company() -> None:
     """Bit by bit: the hidden row of one token alone, among decode rows, and beside another slot's prompt."""
-    from strata_cli.model.rows import Segment
-
     outcomes = []
     for company in ([], [(1, 1)], [(1, 3), (2, 5)], [(1, 70), (2, 1), (3, 17)]):
-        e = engine(tiny(), prefix_cache=False)
+        by_hand = ByHand(engine(tiny(), prefix_cache=False), 200)
         with torch.inference_mode():
             for slot in range(4):
-                assert e.cache.reserve(slot, 200)
-                e.runner.forward([Segment(slot, 0, prompt(30, seed=slot), True)])
-                e.cache.advance(slot, 30)
-            others = [Segment(slot, 30, prompt(n, seed=slot), n > 5) for slot, n in company]
-            rows, hidden = e.runner.forward([*others, Segment(0, 30, [3, 4, 5])])
-            start = rows.starts[-1]
-            outcomes.append((hidden[start : start + 3], e.runner.logits(hidden, range(start, start + 3))))
-    for hidden, logits in outcomes[1:]:
+                by_hand.read([slot], prompt(30, seed=slot))
+            others = [Segment(slot, 30, prompt(n, seed=slot), certain=n > 5) for slot, n in company]
+            scores = by_hand.window([*others, Segment(0, 30, [3, 4, 5])])[0]
+            outcomes.append((by_hand.hidden[0], scores))
+    for hidden, scores in outcomes[1:]:
         assert torch.equal(hidden, outcomes[0][0])
-        assert torch.equal(logits, outcomes[0][1])
+        assert torch.equal(scores, outcomes[0][1])

@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_moment_of_a_run_as_svg(tmp_path: Path) -> None:
     found = run(engine(tiny()), [request(f"story-{i}", prompt(9 + i)) for i in range(4)])
-    writer = StepStatsWriter(tmp_path / "steps.jsonl", {"model": "tiny", "profile": None, "config": {}, "version": "0"})
+    writer = StepStatsWriter(tmp_path / "steps.jsonl")
+    writer.begin({"model": "tiny", "profile": None, "config": {}, "version": "0"})
     for record in found.records:
         writer.write(record)
     writer.close()

@@ -14,17 +14,25 @@ from transformers import AutoModelForCausalLM
 
 from strata_cli.errors import UsageError
 from strata_cli.model.config import load_config
-from strata_cli.model.weights import Weights
-from strata_cli.model.weights.safetensors import CheckpointFormat, open_checkpoint
+from strata_cli.model.weights import ModelWeights
+from strata_cli.model.weights.checkpoint import CheckpointFormat, open_checkpoint
 from tests.support.tiny import make_tiny, reference_model, reference_mtp
+from tests.support.unpacked import matrix, unpacked
 
 PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
 LAYOUTS = ("stacked", "split")
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-def load(directory: Path, dtype: torch.dtype = torch.float32) -> Weights:
-    return open_checkpoint(directory).load(load_config(directory), dtype, "cpu")
+def load(directory: Path) -> ModelWeights:
+    return open_checkpoint(directory).load(load_config(directory), "cpu")
+
+
+def values(directory: Path, graft: Path | None = None) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
+    """The main model's tensors as they are loaded, float32, and the MTP head's."""
+    config = load_config(directory)
+    head = open_checkpoint(graft) if graft else None
+    return unpacked(open_checkpoint(directory).load(config, "cpu", head), config)
 
 
 def check(directory: Path) -> CheckpointFormat:
@@ -43,23 +51,33 @@ def reference_tensors(directory: Path) -> tuple[dict[str, Tensor], dict[str, Ten
     return main, mtp
 
 
-def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
+def as_blocks_read(name: str, tensor: Tensor) -> Tensor:
+    """The form in which a block reads a tensor that a file has: transformers' formulas applied to the small ones."""
+    if name.endswith("norm.weight") or "pre_fc_norm" in name:
+        return tensor if name.endswith("linear_attn.norm.weight") else 1 + tensor
+    if name.endswith("_layernorm.weight"):
+        return 1 + tensor
+    if name.endswith("A_log"):
+        return -tensor.exp()
+    return tensor[:, 0].t() if name.endswith("conv1d.weight") else tensor
+
+
+def assert_same(found: dict[str, Tensor] | None, expected: dict[str, Tensor]) -> None:
+    assert found is not None and found.keys() == expected.keys()
     for name, tensor in found.items():
-        assert tensor.shape == expected[name].shape, name
-        assert torch.equal(tensor, expected[name].to(tensor.dtype)), name
+        wanted = as_blocks_read(name, expected[name].float())
+        assert tensor.dtype == torch.float32 and tensor.shape == wanted.shape, name
+        assert torch.equal(tensor, wanted), name
 
 
 @pytest.mark.parametrize("prefix, layout, dtype", list(itertools.product(PREFIXES, LAYOUTS, DTYPES)))
 def test_dense_layouts_are_bit_equal(tmp_path: Path, prefix: str, layout: str, dtype: str) -> None:
     shards = 3 if dtype == "bfloat16" else 1
     make_tiny(tmp_path, 1, prefix=prefix, layout=layout, dtype=dtype, shards=shards)
-    weights = load(tmp_path)
+    found, head = values(tmp_path)
     main, mtp = reference_tensors(tmp_path)
-    assert_same(weights.main, main)
-    assert weights.mtp is not None
-    assert_same(weights.mtp, mtp)
-    assert all(tensor.dtype == torch.float32 for tensor in weights.main.values())
+    assert_same(found, main)
+    assert_same(head, mtp)
 
 
 @pytest.mark.parametrize("prefix", ("model.", "model.language_model."))
@@ -76,15 +94,15 @@ def test_twin_is_what_transformers_reads(tmp_path: Path, prefix: str) -> None:
 def test_shapes(tmp_path: Path, shape: str) -> None:
     make_tiny(tmp_path, 3, shape=shape)
     main, mtp = reference_tensors(tmp_path)
-    weights = load(tmp_path)
-    assert_same(weights.main, main)
-    assert weights.mtp is not None
-    assert_same(weights.mtp, mtp)
+    found, head = values(tmp_path)
+    assert_same(found, main)
+    assert_same(head, mtp)
 
 
 def test_tied_head_is_the_embedding_itself(tmp_path: Path) -> None:
     weights = load(make_tiny(tmp_path, shape="one-of-each"))
-    assert weights.main["lm_head.weight"] is weights.main["embed_tokens.weight"]
+    assert weights.head.out is weights.embedding
+    assert weights.mtp is not None and weights.mtp.head.out is weights.embedding
 
 
 def test_a_head_on_disk_stands_over_the_config(tmp_path: Path) -> None:
@@ -95,15 +113,20 @@ def test_a_head_on_disk_stands_over_the_config(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).lm_head.weight
     assert torch.equal(theirs, tensors["lm_head.weight"])
-    assert torch.equal(load(tmp_path).main["lm_head.weight"], theirs)
+    assert torch.equal(matrix(load(tmp_path).head.out), theirs)
 
 
-def test_vectors_stay_float32(tmp_path: Path) -> None:
+def test_vectors_are_float32_and_matrices_as_they_are_stored(tmp_path: Path) -> None:
     make_tiny(tmp_path, dtype="bfloat16")
-    weights = load(tmp_path, torch.bfloat16)
+    weights = load(tmp_path)
     assert weights.mtp is not None
-    for name, tensor in {**weights.main, **weights.mtp}.items():
-        assert tensor.dtype == (torch.float32 if tensor.ndim == 1 else torch.bfloat16), name
+    for block in (*weights.blocks, weights.head, weights.mtp.input, *weights.mtp.blocks, weights.mtp.head):
+        for name in block.__slots__:
+            value = getattr(block, name)
+            if isinstance(value, Tensor):
+                assert value.dtype == torch.float32 and value.is_contiguous(), name
+            elif value is not None:
+                assert all(part.dtype == torch.bfloat16 for part in value.tensors()), name
 
 
 QUANTS = ("int4-g32", "int4-g128", "int4-g32-asym", "int4-channel", "int4-channel-asym", "int8-g32", "int8-g128-asym")
@@ -115,10 +138,9 @@ def test_packed_integers_equal_compressed_tensors(tmp_path: Path, quant: str, dt
     packed = [name for name in load_file(tmp_path / "model.safetensors") if name.endswith("weight_packed")]
     assert len(packed) > 100
     main, mtp = reference_tensors(tmp_path)
-    weights = load(tmp_path)
-    assert_same(weights.main, main)
-    assert weights.mtp is not None
-    assert_same(weights.mtp, mtp)
+    found, head = values(tmp_path)
+    assert_same(found, main)
+    assert_same(head, mtp)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
@@ -126,8 +148,8 @@ def test_packed_and_dense_are_told_apart_tensor_by_tensor(tmp_path: Path, prefix
     """Matrices 48 wide are no multiple of 32 and stay dense beside packed ones, whatever the config says of them."""
     make_tiny(tmp_path, 5, quant="int8-g32", prefix=prefix, shards=2, moe_intermediate_size=48)
     main, _ = reference_tensors(tmp_path)
-    assert_same(load(tmp_path).main, main)
-    parts = open_checkpoint(tmp_path).weights
+    assert_same(values(tmp_path)[0], main)
+    parts = open_checkpoint(tmp_path).named(load_config(tmp_path))
     assert "_packed" in parts["layers.0.mlp.experts.3.up_proj.weight"]
     assert "" in parts["layers.0.mlp.experts.3.down_proj.weight"]
     assert "int8 g32" in check(tmp_path).text
@@ -153,7 +175,7 @@ def test_columns_in_groups_of_their_own(tmp_path: Path) -> None:
     save_file(tensors, file)
     codes = unpack_from_int32(tensors[f"{stem}_packed"], 4, torch.Size((32, 64)))
     expected = codes.float() * tensors[f"{stem}_scale"][:, group_of]
-    assert torch.equal(load(tmp_path).main["layers.0.mlp.experts.gate_up_proj"][2, :32], expected)
+    assert torch.equal(values(tmp_path)[0]["layers.0.mlp.experts.gate_up_proj"][2, :32], expected)
 
 
 def test_mtp_in_a_file_beside_the_index(tmp_path: Path) -> None:
@@ -170,9 +192,7 @@ def test_mtp_in_a_file_beside_the_index(tmp_path: Path) -> None:
     assert not check(tmp_path).has_mtp
     save_file(mtp, tmp_path / "mtp.safetensors")
     assert check(tmp_path).has_mtp
-    loaded = load(tmp_path).mtp
-    assert loaded is not None
-    assert_same(loaded, reference_tensors(tmp_path)[1])
+    assert_same(values(tmp_path)[1], reference_tensors(tmp_path)[1])
 
 
 @pytest.mark.parametrize("as_file", (False, True))
@@ -184,19 +204,16 @@ def test_graft_supplies_the_head_alone(tmp_path: Path, as_file: bool) -> None:
     checkpoint = open_checkpoint(without)
     assert not checkpoint.check(config).has_mtp
     assert checkpoint.check(config, graft).has_mtp
-    weights = checkpoint.load(config, torch.float32, "cpu", graft)
+    found, head = unpacked(checkpoint.load(config, "cpu", graft), config)
     twin = load_file(without / "reference" / "model.safetensors")
-    assert_same(weights.main, {name.removeprefix("model."): tensor for name, tensor in twin.items()})
-    assert weights.mtp is not None
-    assert_same(weights.mtp, reference_tensors(donor)[1])
+    assert_same(found, {name.removeprefix("model."): tensor for name, tensor in twin.items()})
+    assert_same(head, reference_tensors(donor)[1])
 
 
 def test_graft_stands_over_the_checkpoints_own_head(tmp_path: Path) -> None:
     own, donor = make_tiny(tmp_path / "own", 10), make_tiny(tmp_path / "donor", 11)
     shutil.copy(donor / "model.safetensors", tmp_path / "head.safetensors")
-    weights = open_checkpoint(own).load(load_config(own), torch.float32, "cpu", open_checkpoint(donor))
-    assert weights.mtp is not None
-    assert_same(weights.mtp, reference_tensors(donor)[1])
+    assert_same(values(own, donor)[1], reference_tensors(donor)[1])
 
 
 def test_graft_of_another_size_is_refused(tmp_path: Path) -> None:

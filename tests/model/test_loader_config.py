@@ -1,6 +1,7 @@
 """config.json: what is read from it, and what is refused by name."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 from transformers import AutoConfig
 
 from strata_cli.errors import UsageError
-from strata_cli.model.config import FULL, LINEAR, ModelConfig, load_config, parse_config
+from strata_cli.model.config import load_config, parse_config
+from strata_cli.model.families import FAMILIES, ModelConfig
+from strata_kernels.params import AttentionParams, ExpertsParams, GatedDeltaParams
 from tests.support.tiny import SHAPES, make_tiny, make_tokenizer
 
 TEXT: dict[str, Any] = {
@@ -51,18 +54,41 @@ def refused(changes: dict[str, Any]) -> str:
 def test_fields_are_those_transformers_reads(tmp_path: Path, shape: str, prefix: str) -> None:
     config = load_config(make_tiny(tmp_path, shape=shape, prefix=prefix))
     theirs = AutoConfig.from_pretrained(tmp_path).get_text_config()
-    for name in ModelConfig.__dataclass_fields__:
-        if hasattr(theirs, name) and name != "layer_types":
-            assert getattr(config, name) == getattr(theirs, name), name
-    assert list(config.layer_types) == theirs.layer_types
-    assert config.rope_theta == theirs.rope_parameters["rope_theta"]
-    assert config.rotary_dim == int(theirs.head_dim * theirs.rope_parameters["partial_rotary_factor"])
+    for name in ("hidden_size", "vocab_size", "max_position_embeddings", "tie_word_embeddings"):
+        assert getattr(config, name) == getattr(theirs, name), name
+    assert kinds(config) == theirs.layer_types
+    for block in config.blocks:
+        p = block.params
+        if isinstance(p, AttentionParams):
+            assert (p.heads, p.kv_heads) == (theirs.num_attention_heads, theirs.num_key_value_heads)
+            assert (p.head_dim, p.rope_theta) == (theirs.head_dim, theirs.rope_parameters["rope_theta"])
+            assert p.rotary_dim == int(theirs.head_dim * theirs.rope_parameters["partial_rotary_factor"])
+            assert p.gated and p.qk_norm and p.first_key == 0
+        elif isinstance(p, GatedDeltaParams):
+            assert (p.key_heads, p.value_heads) == (theirs.linear_num_key_heads, theirs.linear_num_value_heads)
+            assert (p.key_dim, p.value_dim) == (theirs.linear_key_head_dim, theirs.linear_value_head_dim)
+            assert p.kernel == theirs.linear_conv_kernel_dim
+        else:
+            assert isinstance(p, ExpertsParams)
+            assert (p.experts, p.top_k) == (theirs.num_experts, theirs.num_experts_per_tok)
+            assert (p.inner, p.shared_inner) == (theirs.moe_intermediate_size, theirs.shared_expert_intermediate_size)
+            assert (p.router, p.normalize, p.scale, p.shared_gated) == ("softmax", True, 1.0, True)
+        assert p.eps == theirs.rms_norm_eps and p.hidden == theirs.hidden_size
+    assert config.mtp is not None and [b.kind for b in config.mtp.blocks] == ["attention", "experts"]
+    assert config.mtp.blocks[0].params == replace(config.attention, first_key=1)  # type: ignore[type-var]
     assert config.eos_token_ids == (1,)
-    assert config.architecture == "qwen3_5_moe"
+    assert config.family == "qwen3_5_moe"
+
+
+def kinds(config: ModelConfig) -> list[str]:
+    """Layer types in transformers' words; every mixer is followed by experts."""
+    mixers, others = config.blocks[::2], config.blocks[1::2]
+    assert all(block.kind == "experts" for block in others) and len(mixers) == len(others)
+    return [{"attention": "full_attention", "gated_delta": "linear_attention"}[block.kind] for block in mixers]
 
 
 def test_layers_follow_the_interval() -> None:
-    assert parse_config(TEXT).layer_types == (LINEAR, LINEAR, FULL) * 2
+    assert kinds(parse_config(TEXT)) == ["linear_attention", "linear_attention", "full_attention"] * 2
 
 
 def test_nested_and_flat_are_the_same() -> None:
@@ -73,8 +99,10 @@ def test_nested_and_flat_are_the_same() -> None:
 def test_rope_fields_of_older_files() -> None:
     older = {name: value for name, value in TEXT.items() if name != "rope_parameters"}
     config = parse_config({**older, "rope_theta": 1e6, "partial_rotary_factor": 0.5, "rope_scaling": {"type": "mrope"}})
-    assert (config.rope_theta, config.rotary_dim) == (1e6, 8)
-    assert parse_config({**older, "rope_theta": 1e6}).rotary_dim == 4  # a quarter, as all of the family
+    assert config.attention is not None
+    assert (config.attention.rope_theta, config.attention.rotary_dim) == (1e6, 8)
+    quarter = parse_config({**older, "rope_theta": 1e6}).attention
+    assert quarter is not None and quarter.rotary_dim == 4  # as all of the family
 
 
 def test_stop_ids(tmp_path: Path) -> None:
@@ -120,7 +148,9 @@ def test_what_is_not_a_file_is_not_taken_as_absent(tmp_path: Path, name: str) ->
 
 
 def test_unsupported_architecture() -> None:
-    assert refused({"model_type": "mixtral"}) == "architecture mixtral is not supported (supported: qwen3_5_moe)"
+    supported = ", ".join(sorted(FAMILIES))  # tests may have registered some of their own
+    assert "qwen3_5_moe" in supported
+    assert refused({"model_type": "mixtral"}) == f"architecture mixtral is not supported (supported: {supported})"
     line = refused({"model_type": None, "architectures": ["OtherForCausalLM"]})
     assert line.startswith("architecture OtherForCausalLM is not supported")
     for classes in (None, 5, {"a": 1}, []):
@@ -150,8 +180,10 @@ def test_sizes_beyond_any_model(name: str) -> None:
 
 
 def test_mtp_layers() -> None:
-    assert parse_config(TEXT).mtp_num_hidden_layers == 1
-    assert parse_config({**TEXT, "mtp_num_hidden_layers": 0}).mtp_num_hidden_layers == 0
+    """What a head would be made of is known even where the config disowns the checkpoint's own."""
+    own, disowned = parse_config(TEXT).mtp, parse_config({**TEXT, "mtp_num_hidden_layers": 0}).mtp
+    assert own is not None and disowned is not None
+    assert (own.own, disowned.own) == (True, False) and own.blocks == disowned.blocks
 
 
 @pytest.mark.parametrize(
@@ -190,8 +222,11 @@ def test_mtp_layers() -> None:
         ({"num_key_value_heads": 4}, "num_attention_heads = 6: not a multiple of num_key_value_heads = 4"),
         ({"linear_num_key_heads": 4}, "linear_num_value_heads = 6: not a multiple of linear_num_key_heads = 4"),
         ({"num_experts_per_tok": 6}, "num_experts_per_tok = 6: above num_experts = 5"),
-        ({"layer_types": [FULL] * 5}, "num_hidden_layers = 6: but layer_types is a list of 5"),
-        ({"layer_types": [FULL] * 5 + ["sliding_attention"]}, 'layer_types = "sliding_attention": not supported'),
+        ({"layer_types": ["full_attention"] * 5}, "num_hidden_layers = 6: but layer_types is a list of 5"),
+        (
+            {"layer_types": ["full_attention"] * 5 + ["sliding_attention"]},
+            'layer_types = "sliding_attention": not supported',
+        ),
         ({"eos_token_id": 131}, "eos_token_id = 131: outside vocab_size = 131"),
         ({"eos_token_id": "</s>"}, 'eos_token_id = "</s>": must be a token id or a list of them'),
         ({"eos_token_id": [-1]}, "eos_token_id = [-1]: must be a token id or a list of them"),

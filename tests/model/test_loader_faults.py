@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from strata_cli.errors import UsageError
 from strata_cli.model.config import load_config
-from strata_cli.model.weights.safetensors import open_checkpoint
+from strata_cli.model.weights.checkpoint import open_checkpoint
 from tests.support.tiny import make_tiny
 
 MODEL = "model.safetensors"
@@ -182,9 +181,10 @@ def test_entries_of_a_header(tmp_path: Path, change: dict[str, object]) -> None:
 def test_head_that_the_config_disowns(tmp_path: Path) -> None:
     """`mtp_num_hidden_layers: 0`: no head, whatever tensors there are; another checkpoint's may stand in."""
     make_tiny(tmp_path)
-    config = replace(load_config(tmp_path), mtp_num_hidden_layers=0)
-    checkpoint = open_checkpoint(tmp_path)
-    assert checkpoint.has_mtp and not checkpoint.check(config).has_mtp
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "mtp_num_hidden_layers": 0}))
+    config, checkpoint = load_config(tmp_path), open_checkpoint(tmp_path)
+    assert checkpoint.has_mtp(config) and not checkpoint.check(config).has_mtp
     assert checkpoint.check(config, open_checkpoint(tmp_path)).has_mtp
 
 
@@ -290,7 +290,7 @@ def test_faults_of_values(tmp_path: Path, part: str, tensor: Tensor, what: str) 
     make_tiny(tmp_path, quant="int4-g32")
     edit(tmp_path, put(PACKED + part, tensor))
     with pytest.raises(UsageError, match=PACKED + what):
-        open_checkpoint(tmp_path).load(load_config(tmp_path), torch.float32, "cpu")
+        open_checkpoint(tmp_path).load(load_config(tmp_path), "cpu")
 
 
 def test_only_headers_are_read(tmp_path: Path) -> None:
@@ -375,10 +375,13 @@ def test_only_headers_are_read(tmp_path: Path) -> None:
     with (tmp_path / MODEL).open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + end)
-    checkpoint = open_checkpoint(tmp_path)
-    found = checkpoint.check(load_config(tmp_path))
+    checkpoint, known = open_checkpoint(tmp_path), load_config(tmp_path)
+    found = checkpoint.check(known)
     assert (found.text, found.has_mtp) == ("bf16", True)
     main = [
-        stored.shape for name, parts in checkpoint.weights.items() for stored in parts.values() if name[:4] != "mtp."
+        stored.shape
+        for name, parts in checkpoint.named(known).items()
+        for stored in parts.values()
+        if name[:4] != "mtp."
     ]
     assert sum(int(torch.tensor(shape).prod()) for shape in main) == 34_660_610_688

@@ -1,7 +1,8 @@
 """The engine against transformers in float32, on random checkpoints of several shapes."""
 
 from collections.abc import Iterator
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import pytest
 import torch
 from transformers.cache_utils import DynamicCache, MtpCache
 
-from strata_cli.config import SamplingParams
-from strata_cli.engine.drafters import Wish
-from strata_cli.engine.sampling import Draw
-from strata_cli.model.rows import Segment
-from tests.support.engine import engine, prompt, request, run, tiny
+from strata_cli.config import EngineConfig
+from strata_cli.engine.drafters import Chained
+from strata_cli.engine.drafters.mtp import MtpDrafter
+from strata_kernels.weight import Weight
+from tests.support.engine import ByHand, draft, engine, loaded, prompt, request, run, tiny
 from tests.support.tiny import SHAPES, reference_model, reference_mtp
 
 LENGTHS = (1, 2, 7, 64, 65, 130, 300)
@@ -38,13 +39,10 @@ def test_logits_of_prefill_and_decode(shape: str) -> None:
     tokens = prompt(150, seed=2)
     expected = model(torch.tensor([tokens])).logits[0]
     for chunks in ([150], [64, 64, 20, 1, 1], [1] * 20 + [130]):
-        e = engine(directory, spec=0, batch=2, ctx=256)
-        assert e.cache.reserve(1, 150)
+        by_hand = ByHand(engine(directory, spec=0, batch=2, ctx=256), 150)
         rows, at = [], 0
         for n in chunks:
-            _, hidden = e.runner.forward([Segment(1, at, tokens[at : at + n], True)])
-            rows.append(e.runner.logits(hidden, range(n)))
-            e.cache.advance(1, n)
+            rows.append(by_hand.read([1], tokens[at : at + n]))
             at += n
         assert (torch.cat(rows) - expected).abs().max() < 2e-4
 
@@ -79,10 +77,8 @@ def test_chained_drafts(shape: str, length: int) -> None:
     e.step()
     slot = e.seats[0]
     assert slot is not None
-    first = slot.tokens[-1]
-    greedy = SamplingParams(temperature=0.0)
-    wish = Wish(0, 4, slot.tokens, lambda position, drafts: Draw(greedy, 0, position))
-    proposal = e.drafters["mtp"].propose([wish], lambda _, made: made)[0]
+    first = slot.life.tokens[-1]
+    drafts = draft(e, {0: 4})[0]
 
     model = reference_model(directory)
     mtp = reference_mtp(model)
@@ -97,7 +93,7 @@ def test_chained_drafts(shape: str, length: int) -> None:
         token = mtp.shared_head(last[:, -1]).argmax(-1, keepdim=True)
         expected.append(int(token))
         last = mtp.forward_layer(0, last, torch.tensor([[length + step]]), own, input_ids=token)
-    assert proposal.tokens == expected
+    assert drafts == expected
 
 
 def test_drafts_later_in_the_text() -> None:
@@ -107,49 +103,53 @@ def test_drafts_later_in_the_text() -> None:
     e.submit(request("0", prompt(11), max_tokens=60, temperature=0.8))
     model = reference_model(directory)
     mtp = reference_mtp(model)
-    greedy = SamplingParams(temperature=0.0)
+    drafter = e.drafters["mtp"]
+    assert isinstance(drafter, MtpDrafter)
     for window in range(9):
         e.step()
         slot = e.seats[0]
         assert slot is not None
-        tokens = list(slot.tokens)
+        tokens = list(slot.life.tokens)
         hidden = model.model(torch.tensor([tokens[:-1]])).last_hidden_state
         own = MtpCache(config=model.config.get_mtp_config())
         n = len(tokens) - 1
         rows = mtp.forward_layer(0, hidden, torch.arange(n)[None], own, input_ids=torch.tensor([tokens[1:]]))
         expected = int(mtp.shared_head(rows[:, -1]).argmax())
         if window % 2:  # looking changes what waits; the next window has to cope with it
-            waiting = list(e.drafters["mtp"].waiting[0])  # type: ignore[attr-defined]
-            wish = Wish(0, 1, tokens, lambda position, drafts: Draw(greedy, 0, position))
-            assert e.drafters["mtp"].propose([wish], lambda _, made: made)[0].tokens == [expected]
-            e.drafters["mtp"].waiting[0] = waiting  # type: ignore[attr-defined]
+            seen, params = list(drafter.seen), e.runner.sampler.params
+            params[0] = replace(slot.life.request.params, temperature=0.0)
+            assert draft(e, {0: 1})[0] == [expected]
+            params[0] = slot.life.request.params
+            drafter.seen[:] = seen
 
 
 def test_padded_ids_are_never_sampled_or_drafted() -> None:
     """Rows of the vocabulary beyond the tokenizer's ids: the likeliest ones of all, and never chosen."""
-    from dataclasses import replace
-
-    from strata_cli.config import EngineConfig
-    from strata_cli.engine.build import assemble
-    from tests.support.engine import CPU, loaded
-
-    config, weights = loaded(tiny())
-    head = weights.main["lm_head.weight"].clone()
-    head[300:] *= 30
-    padded = replace(weights, main={**weights.main, "lm_head.weight": head})
+    whole = loaded(tiny())
+    matrix = whole.weights.head.out.parts["weight"].clone()
+    matrix[300:] *= 30
+    loud = Weight("f32", {"weight": matrix}, whole.weights.head.out.shape)
+    main, own = whole.weights.head, whole.weights.mtp
+    assert own is not None
+    head = replace(own, head=replace(own.head, out=loud))
+    padded = replace(whole, weights=replace(whole.weights, head=replace(main, out=loud), mtp=head))
     for temperature in (0.0, 1.0):
-        e = assemble(padded, config, EngineConfig(mtp_varlen=False), (), CPU, vocab=300)
+        e = padded.engine(EngineConfig(mtp_varlen=False, device="cpu"), (), vocab=300)
         drafts: list[int] = []
-        propose = e.drafters["mtp"].propose
-        noted = partial(_noted, propose, drafts)
-        e.drafters["mtp"].propose = noted  # type: ignore[method-assign]
+        drafter = e.drafters["mtp"]
+        call = drafter.run
+
+        def noted(asks: bool, call: Any = call, e: Any = e, drafts: list[int] = drafts) -> Chained:
+            ran: Chained = call(asks)
+            for slot, made in ran.made.items():
+                drafts.extend(e.runner.buffers.chosen[slot, : made.drafts].tolist())
+            return ran
+
+        drafter.run = noted  # type: ignore[method-assign]
         found = run(e, [request(str(i), prompt(9, seed=i), temperature=temperature, seed=i) for i in range(4)])
         assert max(t for text in found.tokens() for t in text) < 300
         assert drafts and max(drafts) < 300
-
-
-def _noted(propose: Any, into: list[int], *args: Any) -> Any:
-    proposals = propose(*args)
-    for proposal in proposals.values():
-        into.extend(proposal.tokens)
-    return proposals
+        loose = run(
+            padded.engine(EngineConfig(mtp_varlen=False, device="cpu"), ()), [request("0", prompt(9), temperature=0.0)]
+        )
+        assert max(loose.tokens("0")[0]) >= 300  # they are the likeliest

@@ -1,7 +1,7 @@
 """Windows of decode rows and chains of several slots at once, against transformers with its own cache."""
 
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import pytest
@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, MtpCache
 
-from strata_cli.config import SamplingParams
-from strata_cli.engine.drafters import Wish
 from strata_cli.engine.engine import Engine
-from strata_cli.engine.sampling import Draw, sample
-from strata_cli.model.rows import Segment
-from tests.support.engine import engine, prompt, request, tiny
+from strata_kernels.head.pool import Drawn, Draws
+from strata_kernels.window import Rows, Segment
+from tests.support import draws
+from tests.support.engine import ByHand, draft, engine, prompt, request, tiny
 from tests.support.tiny import SHAPES, reference_model, reference_mtp
 
-GREEDY = SamplingParams(temperature=0.0)
 LENGTHS = (2, 67, 130)
 
 
@@ -37,25 +35,22 @@ def oracle(shape: str) -> tuple[Any, Any]:
 def test_logits_of_decode_windows(shape: str) -> None:
     """Three slots, drafts right and wrong, one sits out: every kept row's logits are those of cached decoding."""
     model, _ = oracle(shape)
-    e = engine(tiny(shape), batch=3, spec=4, ctx=256, mtp_varlen=False)
+    by_hand = ByHand(engine(tiny(shape), batch=3, spec=4, ctx=256, mtp_varlen=False), max(LENGTHS) + 25)
     texts = [prompt(n + 20, seed=n) for n in LENGTHS]
     for slot, n in enumerate(LENGTHS):
-        assert e.cache.reserve(slot, n + 25)
-        e.runner.forward([Segment(slot, 0, texts[slot][:n], True)])
-        e.cache.advance(slot, n)
+        by_hand.read([slot], texts[slot][:n])
     found: list[list[Tensor]] = [[], [], []]
     for shares in ([(5, 3), (1, 1), (4, 4)], [(1, 1), None, (3, 1)], [(5, 5), (5, 2), None], [(1, 1), (4, 1), (2, 2)]):
         segments = []
         for slot, share in enumerate(shares):
             if share is not None:
-                at, (L, keeps) = e.cache.lengths[slot], share
+                at, (L, keeps) = by_hand.lengths[slot], share
                 wrong = [(t + 1) % 131 for t in texts[slot][at + keeps : at + L]]
                 segments.append(Segment(slot, at, [*texts[slot][at : at + keeps], *wrong]))
-        rows, hidden = e.runner.forward(segments)
-        for segment, start in zip(segments, rows.starts):
-            keeps = shares[segment.slot][1]
-            found[segment.slot] += e.runner.logits(hidden, range(start, start + keeps)).unbind()
-            e.cache.commit(segment.slot, keeps)
+        for slot, scores in by_hand.window(segments).items():
+            _, keeps = shares[slot] or (0, 0)
+            found[slot] += scores[:keeps].unbind()
+            by_hand.keep(slot, keeps)
     for slot, n in enumerate(LENGTHS):
         own = DynamicCache(config=model.config)
         model(torch.tensor([texts[slot][:n]]), past_key_values=own, use_cache=True)
@@ -99,48 +94,44 @@ def prefilled(shape: str) -> Engine:
     return e
 
 
-def wishes(e: Engine, depths: list[int]) -> list[Wish]:
-    draw = lambda position, drafts: Draw(GREEDY, 0, position)  # noqa: E731
-    return [Wish(i, depth, s.tokens, draw) for i, (s, depth) in enumerate(zip(e.seats, depths)) if s is not None]
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_chains_of_several_slots_at_once(shape: str) -> None:
     """Each for its own number of steps: drafts and the head's rows, first pass and own output, are MtpModel's."""
     e = prefilled(shape)
-    passes: list[tuple[list[Segment], list[int], Tensor]] = []
-    forward = e.runner.head_forward
+    passes: list[dict[int, Tensor]] = []
+    head = e.runner._head
 
-    def noted(segments: Any, hidden: Tensor) -> Any:
-        rows, out = forward(segments, hidden)
-        passes.append((list(segments), rows.starts, out))
-        return rows, out
+    def noted(rows: Rows, asked: Draws | None, resolve: bool) -> Drawn | None:
+        drawn = head(rows, asked, resolve)
+        assert drawn is not None
+        ends = [(slot, int(rows.first[slot]), int(rows.many[slot])) for slot in range(4)]
+        passes.append({slot: drawn.hidden[first + many - 1].clone() for slot, first, many in ends if many})
+        return drawn
 
-    e.runner.head_forward = noted  # type: ignore[method-assign]
-    found = e.drafters["mtp"].propose(wishes(e, [4, 1, 3]), lambda _, made: made)
+    e.runner._head = noted  # type: ignore[method-assign]
+    depths = (4, 1, 3)
+    found = draft(e, dict(enumerate(depths)))
     assert len(passes) == 4  # one pass a step, whatever the number of slots
-    for slot, (n, depth) in enumerate(zip(LENGTHS, (4, 1, 3))):
-        text = e.seats[slot].tokens  # type: ignore[union-attr]
-        steps, drafts = chain(shape, text, n, depth)
-        assert found[slot].tokens == drafts
-        own = [
-            out[start + len(s.tokens) - 1]
-            for segments, starts, out in passes
-            for s, start in zip(segments, starts)
-            if s.slot == slot
-        ]
+    for slot, (n, depth) in enumerate(zip(LENGTHS, depths)):
+        steps, drafts = chain(shape, text_of(e, slot), n, depth)
+        assert found[slot] == drafts
+        own = [rows[slot] for rows in passes if slot in rows]
         assert len(own) == depth
         assert all((a - b[-1]).abs().max() < 1e-4 for a, b in zip(own, steps))
 
 
+def text_of(e: Engine, slot: int) -> list[int]:
+    seat = e.seats[slot]
+    assert seat is not None
+    return seat.life.tokens
+
+
 def test_a_longer_chain_begins_like_a_shorter_one() -> None:
     """Whatever the depth, position 1 is drafted alike: the peers' acceptance fell with the length asked for."""
-    e = prefilled("plain")
-    whole = e.drafters["mtp"].propose(wishes(e, [4, 4, 4]), lambda _, made: made)
+    whole = draft(prefilled("plain"), dict.fromkeys(range(3), 4))
     for depth in range(1, 4):
-        e = prefilled("plain")
-        shorter = e.drafters["mtp"].propose(wishes(e, [depth] * 3), lambda _, made: made)
-        assert all(shorter[i].tokens == whole[i].tokens[:depth] for i in range(3))
+        shorter = draft(prefilled("plain"), dict.fromkeys(range(3), depth))
+        assert all(shorter[i] == whole[i][:depth] for i in range(3))
 
 
 @pytest.mark.parametrize("params", [{"temperature": 1.0}, {"temperature": 0.8, "top_k": 9, "presence_penalty": 2.0}])
@@ -150,17 +141,19 @@ def test_a_chain_guesses_the_sample_and_not_the_argmax(params: dict[str, Any]) -
     for i in range(4):
         e.submit(request(str(i), prompt(20 + i, seed=i), seed=i, **params))
     e.step()
-    seats = [s for s in e.seats if s is not None]
-    wanted = [Wish(s.index, 4, s.tokens, partial(e.judge.draw, s)) for s in seats]
-    found = e.drafters["mtp"].propose(wanted, lambda _, made: made)
-    for slot, wish in zip(seats, wanted):
+    found = draft(e, dict.fromkeys(range(4), 4))
+    for slot in [s for s in e.seats if s is not None]:
+        life, asked = slot.life, slot.life.request
 
-        def pick(logits: Tensor, drafts: list[int], wish: Wish = wish) -> int:
-            return int(sample(logits[None], [wish.draw(len(wish.tokens) + len(drafts), drafts)])[0])
+        def pick(logits: Tensor, drafts: list[int], life: Any = life, asked: Any = asked) -> int:
+            generated = life.tokens[len(asked.prompt) :]
+            position = len(life.tokens) + len(drafts)
+            row = draws.Row(asked.params, life.seed, position, asked.prompt, generated, list(drafts))
+            return int(draws.draw(logits[None], [row])[0].tokens[0])
 
-        _, drafts = chain("plain", slot.tokens, len(slot.request.prompt), 4, pick)
-        assert found[slot.index].tokens == drafts
-        told += drafts != chain("plain", slot.tokens, len(slot.request.prompt), 4)[1]
+        _, drafts = chain("plain", life.tokens, len(asked.prompt), 4, pick)
+        assert found[slot.index] == drafts
+        told += drafts != chain("plain", life.tokens, len(asked.prompt), 4)[1]
     assert told == 4  # the argmax would have been another chain
 
 
@@ -169,13 +162,13 @@ def test_prompt_rows_of_the_head(shape: str) -> None:
     """Keys and values of the whole prompt are in the head's cache: a chain long after sees every one of them."""
     model, mtp = oracle(shape)
     e = prefilled(shape)
-    kv, layer = e.cache.kv, e.runner.head.kv_layer  # type: ignore[union-attr]
+    kv = e.kv
     for slot, n in enumerate(LENGTHS):
-        text = e.seats[slot].tokens  # type: ignore[union-attr]
+        text = text_of(e, slot)
         own = MtpCache(config=model.config.get_mtp_config())
         hidden = model.model(torch.tensor([text[: n - 1]])).last_hidden_state
         mtp.forward_layer(0, hidden, torch.arange(1, n)[None], own, input_ids=torch.tensor([text[1:n]]))
         values = own.layers[0].values[0].transpose(0, 1)  # [n - 1, G, D]
         places = [kv.owned[slot][i // 64] * 64 + i % 64 for i in range(1, n)]
-        mine = kv.v[layer].view(-1, *kv.v.shape[3:])[places]
+        mine = kv.pool.v[-1].flatten(0, 1)[places]  # the head's layer is the last
         assert (mine - values).abs().max() < 1e-4

@@ -1,10 +1,14 @@
-"""Engines on tiny checkpoints, for tests: results, records and the hash of every committed row come out."""
+"""Engines on tiny checkpoints, for tests: results, records and the hash of every committed row come out.
+
+`ByHand` runs windows that a test writes itself through an engine's model; `draft` asks its drafter alone.
+"""
 
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -12,15 +16,16 @@ from typing import Any
 import torch
 
 from strata_cli.config import EngineConfig, SamplingParams
-from strata_cli.engine.build import assemble
+from strata_cli.engine.build import Loaded, load
 from strata_cli.engine.engine import Engine
-from strata_cli.engine.types import Downgrade, Finished, Request, Result, Started, StepRecord, WindowDone
-from strata_cli.model.config import ModelConfig, load_config
-from strata_cli.model.weights import Weights
-from strata_cli.model.weights.safetensors import open_checkpoint
+from strata_cli.engine.life import Life, Slot
+from strata_cli.engine.record import StepRecord
+from strata_cli.engine.types import Downgrade, Finished, Request, Result, Started, WindowDone
+from strata_cli.engine.window import Share
+from strata_cli.model.config import load_config
+from strata_kernels.head.pool import Draws
+from strata_kernels.window import Segment
 from tests.support.tiny import make_tiny
-
-CPU = torch.device("cpu")
 
 
 @cache
@@ -31,16 +36,19 @@ def tiny(shape: str = "plain", seed: int = 0, agree: float = 0.8, **overrides: A
 
 
 @cache
-def loaded(directory: Path) -> tuple[ModelConfig, Weights]:
-    """Configuration and float32 weights of a checkpoint."""
-    config = load_config(directory)
-    return config, open_checkpoint(directory).load(config, torch.float32, CPU)
+def loaded(directory: Path) -> Loaded:
+    """A checkpoint's weights on the CPU."""
+    return load(directory, load_config(directory), EngineConfig(device="cpu"))
 
 
 def engine(directory: Path, *, eos: Sequence[int] = (), pages: int | None = None, **settings: Any) -> Engine:
     """An engine with these EngineConfig settings around the checkpoint's weights."""
-    config, weights = loaded(directory)
-    return assemble(weights, config, EngineConfig(**settings), eos, CPU, pages=pages)
+    return loaded(directory).engine(EngineConfig(**{"device": "cpu", **settings}), eos, pages=pages)
+
+
+def set_clock(engine: Engine, clock: Callable[[], float]) -> None:
+    """Let the engine read this clock, in seconds, from now on."""
+    engine.clock = engine.seating.clock = clock
 
 
 @dataclass
@@ -128,3 +136,71 @@ def prompt(length: int, seed: int = 0, vocab: int = 131) -> list[int]:
 def request(id: str, tokens: Sequence[int], **params: Any) -> Request:
     """Greedy unless told otherwise, 24 tokens."""
     return Request(id, list(tokens), SamplingParams(**{"temperature": 0.0, "max_tokens": 24, "seed": 1, **params}))
+
+
+class ByHand:
+    """The model of an engine over windows that a test writes: no scheduler, planner, drafter or draw takes part.
+
+    Every slot has pages for `tokens` tokens; `lengths` of them are in the cache. `hidden` [n, D]: the rows of the last
+    window after the final norm, by slot.
+    """
+
+    def __init__(self, engine: Engine, tokens: int):
+        self.engine, self.lengths = engine, [0] * len(engine.seats)
+        self.hidden: dict[int, torch.Tensor] = {}
+        for index in range(len(engine.seats)):
+            assert engine.kv.reserve(Slot(index, Life(request("by hand", [0]), 0, 0.0, 1, [0]), 1), tokens)
+
+    def window(self, segments: Sequence[Segment]) -> dict[int, torch.Tensor]:
+        """Scores [n, V] of all rows of each slot. Nothing is committed; prompt rows move the recurrent state."""
+        runner, buffers = self.engine.runner, self.engine.runner.buffers
+        ordered = sorted(segments, key=lambda s: s.certain)
+        rows = buffers.lay(buffers.verify, ordered, runner.recurrent.replay)
+        buffers.upload()
+        every, nothing = torch.arange(rows.padded), torch.zeros(rows.padded, dtype=torch.int64)
+        draws = Draws(every, nothing, nothing, nothing, nothing.view(-1, 1)[:, :0], rows.count)
+        drawn = runner.model.draw(runner.model.forward(rows), draws, runner.sampler.pool)
+        places = {s.slot: slice(end - s.rows, end) for s, end in zip(ordered, _ends(ordered))}
+        self.hidden = {slot: drawn.hidden[place] for slot, place in places.items()}
+        return {slot: drawn.scores[place] for slot, place in places.items()}
+
+    def read(
+        self, slots: Sequence[int], tokens: Sequence[int], captures: Sequence[tuple[int, int]] = ()
+    ) -> torch.Tensor:
+        """The same prompt rows for some slots, in one window; scores [n, V] of the first one's."""
+        found = self.window([Segment(s, self.lengths[s], tokens, certain=True, captures=captures) for s in slots])
+        for slot in slots:
+            self.lengths[slot] += len(tokens)
+            self.engine.runner.recurrent.commit(slot, 0)
+        return found[slots[0]]
+
+    def keep(self, slot: int, keeps: int) -> None:
+        """The verdict: the first `keeps` decode rows of the slot's last window hold."""
+        recurrent = self.engine.runner.recurrent
+        self.lengths[slot] += keeps
+        recurrent.pool.pending[:, slot] = keeps
+        recurrent.commit(slot, keeps)
+
+    def states(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Recurrent state and convolution columns [layers, S, ...] of all slots, kept rows included: the last slot,
+        which must be a spare one, reads a row, and with it what is pending moves, as in any window.
+        """
+        self.window([Segment(len(self.lengths) - 1, 0, [0], certain=True)])
+        pool = self.engine.runner.recurrent.pool
+        return pool.state.clone(), pool.conv.clone()
+
+
+def _ends(segments: Sequence[Segment]) -> list[int]:
+    return list(accumulate(s.rows for s in segments))
+
+
+def draft(engine: Engine, depths: dict[int, int], drafter: str = "mtp") -> dict[int, list[int]]:
+    """Drafts by slot, `depths` of them at most: what the drafter leaves in the buffers, or knows by itself."""
+    seats = {i: engine.seats[i] for i in depths}
+    shares = [Share(s, L=depths[i] + 1, depth=depths[i], drafter=drafter) for i, s in seats.items() if s is not None]
+    assert all(engine.seating.make_room(s.slot, s.L) for s in shares)
+    proposal = engine.drafters[drafter].lay(shares, [])
+    engine.runner.buffers.upload()
+    made = engine.drafters[drafter].run(False).made
+    chosen = engine.runner.buffers.chosen
+    return {i: list(proposal.tokens.get(i, chosen[i, : m.drafts].tolist())) for i, m in made.items()}

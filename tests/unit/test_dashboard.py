@@ -4,6 +4,7 @@ import dataclasses
 import io
 import re
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,10 +12,12 @@ from rich.console import Console
 
 from strata_cli.engine.types import Downgrade, Finished, Started, WindowDone
 from strata_cli.ui import gpu
-from strata_cli.ui.dashboard import render, save_svg
+from strata_cli.ui.builder import SnapshotBuilder
+from strata_cli.ui.dashboard import render
 from strata_cli.ui.gpu import Gauges, GpuMeter
-from strata_cli.ui.live import PlainProgress
-from strata_cli.ui.snapshot import NOW_S, RECENT, Header, Limit, Snapshot, SnapshotBuilder
+from strata_cli.ui.picture import save_svg
+from strata_cli.ui.progress import PlainProgress
+from strata_cli.ui.snapshot import NOW_S, RECENT, Header, Limit, Snapshot
 from tests.scripted_engine import ScriptedEngine
 
 HEADER = Header("demo", "int4", "cpu", 4, 4, ("batch 4", "spec 4 adaptive", "rows 20"), planned_bytes=3 << 30)
@@ -67,6 +70,23 @@ def test_the_whole_screen(busy: Snapshot) -> None:
         "q finish and stop",
     ):
         assert wanted in text, wanted
+
+
+@pytest.mark.parametrize(
+    "planned, shown",
+    [
+        (None, "– planned"),
+        (300_000, "0.3 MiB planned"),
+        (12 << 20, "12 MiB planned"),
+        (2**30 - 1, "1.0 planned"),
+        (2**30, "1.0 planned"),
+        (22 << 30, "22.0 planned"),
+    ],
+)
+def test_the_plan_has_digits_that_say_something(busy: Snapshot, planned: int | None, shown: str) -> None:
+    header = dataclasses.replace(HEADER, planned_bytes=planned)
+    for width in (120, 80):
+        assert f"24.0 GiB, {shown}" in "\n".join(frame(dataclasses.replace(busy, header=header), width))
 
 
 def test_the_slow_slot_stands_out_without_colour(busy: Snapshot) -> None:
@@ -180,7 +200,7 @@ def test_a_request_that_lost_its_slot_leaves_the_row_and_comes_back_with_its_tok
     builder, events = run(engine, 12, header)
     _, second = builder.snapshot().slots
     record = next(e.record for e in reversed(events) if isinstance(e, WindowDone))
-    alone = dataclasses.replace(
+    alone = msgspec.structs.replace(
         record,
         slots=1,
         **{
@@ -198,7 +218,7 @@ def test_a_request_that_lost_its_slot_leaves_the_row_and_comes_back_with_its_tok
 def test_a_window_of_one_group_says_nothing_of_the_other() -> None:
     builder, events = run(ScriptedEngine(requests=4, max_tokens=(100, 110)), 5)
     record = next(e.record for e in reversed(events) if isinstance(e, WindowDone))
-    other = dataclasses.replace(
+    other = msgspec.structs.replace(
         record, group=1, slots=0, slot=[], request=[], prompt=[], L=[], keeps=[], ctx=[], reason=[]
     )
     builder.events([WindowDone(other)])

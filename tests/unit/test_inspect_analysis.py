@@ -4,12 +4,13 @@ import io
 import json
 import random
 import tracemalloc
-from dataclasses import asdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
+from strata_cli.engine.record import StepRecord
 from strata_cli.errors import StrataError
 from strata_cli.inspect import reader
 from strata_cli.inspect.analysis import MAX_BINS, Timeline, analyse, report
@@ -90,6 +91,26 @@ def test_the_fields_of_the_older_engine_are_enough() -> None:
     assert read("\n".join(map(json.dumps, counted)))["tokens"] == r["tokens"]
 
 
+@pytest.mark.parametrize("field", ["keeps", "ctx", "slots"])
+@pytest.mark.parametrize("value", [None, "many", 1.5, ["a"], True])
+def test_a_number_in_place_of_an_array_is_a_number(field: str, value: object) -> None:
+    r = read(json.dumps({"step_ms": 1.0, "keeps": 3, "ctx": 8, "slots": 1, field: value}) + "\n")
+    good = field == "slots" and value == ["a"]  # the older engine listed them; how many is all that is counted
+    assert r["windows"] == good and bool(r["notes"]) and ("not statistics" in r["notes"][0]) != good
+
+
+def test_what_schema_2_adds_is_shown() -> None:
+    lines = [json.loads(line) for line in lines_of(ScriptedEngine(requests=3))]
+    lines[0] |= {"schema": 2, "memory": {"weights": 7}}
+    for n, line in enumerate(lines[1:]):
+        line["experts"] = n % 3 + 10
+    r = read("\n".join(map(json.dumps, lines)))
+    assert r["memory"] == {"weights": 7}
+    assert r["mean_experts"] == pytest.approx(sum(line["experts"] for line in lines[1:]) / len(lines[1:]))
+    old = read("\n".join(lines_of(ScriptedEngine(requests=3))))
+    assert old["memory"] is None and old["mean_experts"] is None
+
+
 def test_without_the_arrays_of_acceptance_it_is_worked_out() -> None:
     records = [asdict(r) for r in ScriptedEngine(requests=6).records()]
     for line in records:
@@ -133,7 +154,7 @@ def test_a_timeline_stays_small_and_loses_nothing() -> None:
     windows = []
     for _ in range(3000):
         t += rng.uniform(0.0, 3.0)
-        windows.append(reader.Line(step_ms=1.0, t=t, keeps=[2, 1], verified=4, accepted=3))
+        windows.append(StepRecord(step_ms=1.0, t=t, keeps=[2, 1], verified=4, accepted=3))
     timeline.add(windows)
     assert len(timeline.bins) <= MAX_BINS and max(timeline.bins) < MAX_BINS
     assert timeline.width_s == 0.25 * 2**7  # 4500 seconds or so in 240 stretches of 32

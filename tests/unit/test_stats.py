@@ -3,10 +3,14 @@
 import json
 import os
 import random
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from strata_cli.engine.record import BY_SLOT, PHASES, StatsHeader, StepRecord, describe
 from strata_cli.engine.stats import RunSummary, StepStatsWriter
 from strata_cli.engine.tally import SlotTally, Tally, slow_slot
 from strata_cli.engine.types import Downgrade, SpecStats, WindowDone
@@ -14,6 +18,15 @@ from strata_cli.errors import UsageError
 from tests.scripted_engine import ScriptedEngine
 
 HEADER = {"model": "demo", "profile": None, "config": {"batch": 4}, "version": "0.1.0"}
+
+
+def begun(path: Any, header: Mapping[str, Any], **settings: Any) -> StepStatsWriter:
+    """A writer whose header line is written."""
+    writer = StepStatsWriter(path, **settings)
+    writer.begin(header)
+    return writer
+
+
 # As design section 8 writes them.
 KEYS = (
     "kind t group slots rows drafts verified accepted step_ms slot request prompt L keeps ctx reason ms bucket experts "
@@ -23,13 +36,14 @@ KEYS = (
 
 def test_the_file_has_a_header_and_a_line_a_window(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
-    writer = StepStatsWriter(path, HEADER)
+    writer = begun(path, HEADER)
     records = list(ScriptedEngine(requests=5).records())
     for record in records:
         writer.write(record)
     writer.close()
     header, *lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert list(header) == ["schema", "model", "profile", "config", "version"] and header["schema"] == 1
+    assert list(header) == ["schema", "model", "profile", "config", "version", "memory"]
+    assert header == {"schema": 2, **HEADER, "memory": None}
     assert len(lines) == len(records)
     for line, record in zip(lines, records):
         assert list(line)[: len(KEYS)] == KEYS
@@ -38,9 +52,40 @@ def test_the_file_has_a_header_and_a_line_a_window(tmp_path: Path) -> None:
         assert line["step_ms"] == pytest.approx(record.step_ms, abs=1e-4)
 
 
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    memory = {"weights": {"int4": 1234}, "reserve": 5}
+    writer = begun(path, {**HEADER, "config": {"mtp": Path("head")}, "memory": memory})
+    full = StepRecord(
+        **{"kind": "mixed", "t": 1.5, "group": 1, "slots": 2, "rows": 9, "drafts": 4, "verified": 3, "accepted": 2},
+        **{"step_ms": 2.25, "slot": [0, 3], "request": ["a", "b"], "prompt": [4, 0], "L": [0, 5], "keeps": [1, 3]},
+        **{"ctx": [5, 17], "reason": ["prefill", "fits"], "ms": {"draft": 0.5, "host": 0.0625}, "bucket": 16},
+        **{"experts": 40, "prefix_hit_tokens": 2, "chain_off": "no memory", "downgrades": ["graphs: off"]},
+        **{"drafted_by": [0, 3], "accepted_by": [0, 2], "prefix_hits": 1, "prefix_misses": 1},
+    )
+    assert set(msgspec.structs.asdict(full)) == set(StepRecord.__struct_fields__)
+    writer.write(full)
+    writer.close()
+    header, line = path.read_bytes().splitlines()
+    assert list(json.loads(line)) == list(StepRecord.__struct_fields__) == list(describe(StepRecord))
+    assert msgspec.json.decode(line, type=StepRecord) == full
+    expected = StatsHeader(schema=2, **{**HEADER, "config": {"mtp": "head"}}, memory=memory)
+    assert msgspec.json.decode(header, type=StatsHeader) == expected
+
+
+def test_the_record_names_its_arrays_and_phases() -> None:
+    record = next(ScriptedEngine(requests=5).records())
+    arrays = {name for name in record.__struct_fields__ if isinstance(getattr(record, name), list)}
+    assert set(BY_SLOT) == arrays - {"downgrades"}
+    assert {len(getattr(record, name)) for name in BY_SLOT} == {record.slots}
+    assert list(PHASES) == list(record.ms)
+    for struct in (StatsHeader, StepRecord):
+        assert all(describe(struct).values()) and list(describe(struct)) == list(struct.__struct_fields__)
+
+
 def test_every_line_is_there_while_the_run_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
-    writer = StepStatsWriter(path, HEADER)
+    writer = begun(path, HEADER)
     for n, record in enumerate(ScriptedEngine(requests=2).records(), 1):
         writer.write(record)
         assert len(path.read_text().splitlines()) == n + 1
@@ -49,16 +94,16 @@ def test_every_line_is_there_while_the_run_goes_on(tmp_path: Path) -> None:
 
 def test_a_resumed_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
-    StepStatsWriter(path, HEADER).close()
-    StepStatsWriter(path, HEADER, append=True).close()
-    assert [json.loads(line)["schema"] for line in path.read_text().splitlines()] == [1, 1]
-    StepStatsWriter(path, HEADER).close()
+    begun(path, HEADER).close()
+    begun(path, HEADER, append=True).close()
+    assert [json.loads(line)["schema"] for line in path.read_text().splitlines()] == [2, 2]
+    begun(path, HEADER).close()
     assert len(path.read_text().splitlines()) == 1
 
 
 def test_a_full_disk_turns_it_off_with_one_warning() -> None:
     warnings: list[str] = []
-    writer = StepStatsWriter("/dev/full", HEADER, warn=warnings.append)
+    writer = begun("/dev/full", HEADER, warn=warnings.append)
     for record in ScriptedEngine(requests=2).records():
         writer.write(record)
     writer.close()
@@ -71,7 +116,7 @@ def test_a_reader_that_leaves_turns_it_off(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     warnings: list[str] = []
-    writer = StepStatsWriter(pipe, HEADER, warn=warnings.append)
+    writer = begun(pipe, HEADER, warn=warnings.append)
     assert os.read(reader, 9) == b'{"schema"'
     os.close(reader)
     for record in ScriptedEngine(requests=2).records():
@@ -84,7 +129,7 @@ def test_a_reader_that_lags_is_not_waited_for(tmp_path: Path, monkeypatch: pytes
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    writer = StepStatsWriter(pipe, HEADER)
+    writer = begun(pipe, HEADER)
     records = list(ScriptedEngine(requests=100).records())
     for record in records:  # far more than a pipe holds; a blocking write would hang here
         writer.write(record)
@@ -97,7 +142,7 @@ def test_a_reader_that_lags_is_not_waited_for(tmp_path: Path, monkeypatch: pytes
 
 def test_a_path_that_cannot_be_written_is_refused_before_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be written to .*nowhere"):
-        StepStatsWriter(tmp_path / "nowhere" / "steps.jsonl", HEADER)
+        begun(tmp_path / "nowhere" / "steps.jsonl", HEADER)
 
 
 def test_totals_are_what_the_events_add_up_to() -> None:

@@ -1,5 +1,5 @@
 """Attention over paged keys and values."""
 
-from strata_kernels.attention.reference import KV_SPLIT_PAGES, QUERY_TILE, paged_attention, rope
+from strata_kernels.attention.reference import attention
 
-__all__ = ["KV_SPLIT_PAGES", "QUERY_TILE", "paged_attention", "rope"]
+__all__ = ["attention"]

@@ -1,4 +1,4 @@
-"""The gated delta rule, step by step."""
+"""The gated delta rule behind a short causal convolution."""
 
 from strata_kernels.gated_delta.reference import gated_delta
 

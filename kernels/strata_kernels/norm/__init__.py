@@ -1,5 +1,5 @@
-"""Norms over the last dimension."""
+"""Norms over the last dimension, and elementwise functions with bits of their own."""
 
-from strata_kernels.norm.reference import l2_norm, rms_norm
+from strata_kernels.norm.reference import LANES, in_lanes, in_rows, l2_norm, rms_norm
 
-__all__ = ["l2_norm", "rms_norm"]
+__all__ = ["LANES", "in_lanes", "in_rows", "l2_norm", "rms_norm"]

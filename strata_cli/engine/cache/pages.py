@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-PAGE_TOKENS = 64  # prefix-cache entries end at multiples of this, so shared pages are always whole
-
 
 class PagePool:
     """Pages 1 .. count - 1; page 0 is nobody's."""

@@ -1,8 +1,9 @@
 """Prompts read before, kept for the next request that begins alike.
 
 An entry ends at a multiple of the page size and holds what a slot would have there: shared pages (keys and values,
-the MTP head's too), a copy of the recurrent state, and the pending hidden row that the head still needs. Entries come
-from prompt rows alone, so a hit continues with the same bits as a miss. Least recently used out first, by bytes.
+the MTP head's too) and a place in the pools of copies: the recurrent state, and the pending hidden row that the head
+still needs. Entries come from prompt rows alone, so a hit continues with the same bits as a miss. Least recently used
+out first, when places or pages run short.
 """
 
 import hashlib
@@ -11,25 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
-from strata_cli.engine.cache.pages import PAGE_TOKENS
-from strata_cli.engine.cache.recurrent import RecurrentSnapshot
-from strata_cli.engine.cache.slots import SlotCache
+from strata_cli.engine.buffers import WindowBuffers
+from strata_cli.engine.cache.kv import KVCache
+from strata_cli.engine.cache.recurrent import RecurrentCache
+from strata_cli.engine.life import Slot
+from strata_kernels.layout import PAGE_TOKENS
 
 SPARSE_TOKENS = 512  # places in long prompts that later prompts may share only the beginning of
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixEntry:
-    """The first `length` tokens of a prompt. hidden [1, D]: the main model's row of the last one (None without a
-    head).
-    """
+    """The first `length` tokens of a prompt; `place` in the pools of copies."""
 
     length: int
-    pages: list[int]
-    recurrent: RecurrentSnapshot
-    hidden: Tensor | None
+    pages: tuple[int, ...]
+    place: int
     nbytes: int
 
 
@@ -39,10 +38,13 @@ def digest(tokens: Sequence[int]) -> bytes:
 
 
 class PrefixCache:
-    """Entries of up to `budget_bytes` in all (their own pages counted with each)."""
+    """Entries of up to `budget_bytes` in all, their own pages counted with each; at most one for each place."""
 
-    def __init__(self, cache: SlotCache, budget_bytes: int):
-        self.cache, self.budget_bytes = cache, budget_bytes
+    def __init__(self, kv: KVCache, recurrent: RecurrentCache, buffers: WindowBuffers, budget_bytes: int):
+        self.kv, self.recurrent, self.budget_bytes = kv, recurrent, budget_bytes
+        row = buffers.hidden.element_size() * buffers.hidden.shape[1]  # the pending hidden row
+        self.entry_bytes = recurrent.bytes_per_place + row
+        self.free = list(range(buffers.sizes.places))
         self.entries: OrderedDict[bytes, PrefixEntry] = OrderedDict()
         self.nbytes = 0
 
@@ -55,58 +57,63 @@ class PrefixCache:
                 return self.entries[key]
         return None
 
-    def adopt(self, slot: int, entry: PrefixEntry) -> None:
-        """Begin the slot with the entry's state."""
-        self.cache.kv.adopt(slot, entry.pages)
-        self.cache.recurrent.restore(slot, entry.recurrent)
-        self.cache.lengths[slot] = entry.length
+    def adopt(self, slot: Slot, entry: PrefixEntry) -> None:
+        """Begin the slot with the entry's pages and state."""
+        self.kv.adopt(slot.index, list(entry.pages))
+        self.recurrent.restore(slot.index, entry.place)
+        slot.length = slot.found = entry.length
 
-    def places(self, length: int, at: int, rows: int, turn: int | None) -> list[int]:
-        """Where in the chunk [at, at + rows) of a prompt of `length` tokens entries are to end.
+    def captures(self, slot: Slot, read: int) -> tuple[tuple[int, int], ...]:
+        """Where in the slot's next `read` prompt rows entries are to end, each with a place of its own.
 
-        The last multiple of the page size that leaves a token to compute, the last before the newest turn (which
-        begins at `turn`), and sparse ones between.
+        Wanted are the last multiple of the page size that leaves a token to compute, the last before the newest turn,
+        and sparse ones between; less those that are known, and those that find no place.
         """
-        wanted = {(length - 1) // PAGE_TOKENS * PAGE_TOKENS}
+        prompt, turn = slot.life.request.prompt, slot.life.request.turn
+        wanted = {(len(prompt) - 1) // PAGE_TOKENS * PAGE_TOKENS}
         if turn is not None:
-            wanted.add(min(turn, length - 1) // PAGE_TOKENS * PAGE_TOKENS)
-        wanted.update(range(SPARSE_TOKENS, length, SPARSE_TOKENS))
-        return sorted(p for p in wanted if at < p <= at + rows)
+            wanted.add(min(turn, len(prompt) - 1) // PAGE_TOKENS * PAGE_TOKENS)
+        wanted.update(range(SPARSE_TOKENS, len(prompt), SPARSE_TOKENS))
+        found = []
+        for length in sorted(n for n in wanted if slot.length < n <= slot.length + read):
+            key, size = digest(prompt[:length]), self._size(length)
+            if key in self.entries:
+                self.entries.move_to_end(key)
+            elif size <= self.budget_bytes and (place := self._take(size)) is not None:
+                found.append((length, place))
+        return tuple(found)
 
-    def keep(self, slot: int, prompt: Sequence[int], places: Sequence[int], read: int, hidden: Tensor | None) -> None:
-        """Store what ends at `places`, captured in the slot's last chunk of `read` rows; `hidden`: those rows'."""
-        first = self.cache.lengths[slot] - read
-        for place in places:
-            state = self.cache.recurrent.taken(slot, place - first)
-            last = None if hidden is None else hidden[place - first - 1 : place - first]
-            self.store(slot, prompt, place, state, last)
+    def _size(self, length: int) -> int:
+        return self.entry_bytes + length // PAGE_TOKENS * self.kv.bytes_per_page
 
-    def store(
-        self, slot: int, prompt: Sequence[int], length: int, recurrent: RecurrentSnapshot, hidden: Tensor | None
-    ) -> None:
-        """Keep the slot's first `length` tokens, unless they are known or larger than the budget."""
-        key = digest(prompt[:length])
-        if key in self.entries:
-            self.entries.move_to_end(key)
-            return
-        kv = self.cache.kv
-        pages = kv.owned[slot][: length // PAGE_TOKENS]
-        nbytes = recurrent.nbytes + len(pages) * kv.bytes_per_page + (hidden.nbytes if hidden is not None else 0)
-        if nbytes > self.budget_bytes:
-            return
-        while self.nbytes + nbytes > self.budget_bytes:
-            self.evict()
-        kv.pool.share(pages)
-        self.entries[key] = PrefixEntry(
-            length, list(pages), recurrent, None if hidden is None else hidden.clone(), nbytes
-        )
-        self.nbytes += nbytes
+    def _take(self, size: int) -> int | None:
+        while not self.free or self.nbytes + size > self.budget_bytes:
+            if not self.evict():
+                return None
+        return self.free.pop()
+
+    def keep(self, slot: Slot, captures: Sequence[tuple[int, int]]) -> None:
+        """What ends at these places is there now."""
+        for length, place in captures:
+            key = digest(slot.life.request.prompt[:length])
+            if key in self.entries:  # another slot of the same window read the same
+                self.free.append(place)
+                continue
+            pages = self.kv.owned[slot.index][: length // PAGE_TOKENS]
+            self.kv.pages.share(pages)
+            self.entries[key] = PrefixEntry(length, tuple(pages), place, self._size(length))
+            self.nbytes += self._size(length)
+
+    def drop(self, captures: Sequence[tuple[int, int]]) -> None:
+        """The window that was to fill these places failed."""
+        self.free += [place for _, place in captures]
 
     def evict(self) -> bool:
         """Drop the least recently used entry; False when there is none."""
         if not self.entries:
             return False
         _, entry = self.entries.popitem(last=False)
-        self.cache.kv.pool.drop(entry.pages)
+        self.kv.pages.drop(entry.pages)
+        self.free.append(entry.place)
         self.nbytes -= entry.nbytes
         return True

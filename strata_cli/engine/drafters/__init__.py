@@ -1,69 +1,54 @@
 """Drafters: guesses at a slot's next tokens, made before the window that judges them.
 
-One protocol. `propose` gets the slots that want drafts and how many; `observe` sees, once a window, the main model's
-rows that were committed; `start` empties a slot, which begins with the pending hidden row [1, D] of a cached prefix
-or with nothing. A drafter never changes what the engine emits, only how fast.
+One protocol. `lay` is asked before the window's copy in: it writes what the drafter needs into the buffers and says
+what it will make, with the tokens that the host knows already. `run` makes them; where the window asks, it says how
+probable each is and may end chains early. A drafter never changes what the engine emits, only how fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:  # a drafter without a model needs no torch
-    from torch import Tensor
-
-    from strata_cli.engine.sampling import Draw
-
-# (length of the chains so far, probability of each one's last draft, by slot, None: unknown) -> the slots that go on
-GoOn = Callable[[int, Mapping[int, float | None]], Collection[int]]
+from strata_cli.engine.life import Slot
+from strata_cli.engine.planning import Made
+from strata_cli.engine.resources import Resource
+from strata_cli.engine.window import Share
 
 
-@dataclass(slots=True)
-class Wish:
-    """A slot that wants drafts after `tokens` (prompt and committed), `depth` at the most. `draw(position, drafts)` is
-    its row's draw.
-    """
-
-    slot: int
-    depth: int
-    tokens: Sequence[int]
-    draw: Callable[[int, Sequence[int]], Draw]
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Proposal:
-    """Drafts of one slot, their probabilities by the drafter, and under rejection sampling its distributions [V] per
-    draft.
+    """What a drafter will make, by slot: how many drafts, and their tokens where the host knows them (else they lie in
+    the buffers, on the device).
     """
 
-    tokens: list[int] = field(default_factory=list)
-    probabilities: list[float] = field(default_factory=list)
-    distributions: list[Tensor] = field(default_factory=list)
-
-    def cut(self, drafts: int) -> None:
-        """Leave out all but the first so many drafts."""
-        for made in (self.tokens, self.probabilities, self.distributions):
-            del made[drafts:]
+    made: Mapping[int, Made] = field(default_factory=dict)
+    tokens: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
-class Drafter(Protocol):
-    """See the module."""
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """What running the chains came to: what was made by slot, and the steps and drafts that were paid for."""
 
-    def propose(self, wishes: Sequence[Wish], go_on: GoOn) -> dict[int, Proposal]: ...
-    def observe(self, seen: Sequence[Seen]) -> None: ...
-    def start(self, slot: int, hidden: Tensor | None) -> None: ...
+    made: Mapping[int, Made]
+    steps: int = 0
+    drafts: int = 0
 
 
-@dataclass(slots=True)
-class Seen:
-    """What one slot committed in a window: all its tokens so far, the last `fresh` of them new, and the hidden rows
-    [n, D] of its rows. `prompt`: they were prompt rows.
+class Drafter(Resource, Protocol):
+    """See the module. `shares`: those of the window that this drafter drafts for; `others`: slots of the window that it
+    may draft for another time.
     """
 
-    slot: int
-    tokens: Sequence[int]
-    fresh: int
-    hidden: Tensor
-    prompt: bool
+    def lay(self, shares: Sequence[Share], others: Sequence[Slot]) -> Proposal: ...
+    def run(self, asks: bool) -> Chained: ...
+    def lay_prompts(self, reading: Sequence[tuple[Share, int]]) -> None:
+        """Shares that read prompt rows in this window, each with its first row in the window's forward."""
+        ...
+
+    def read_prompts(self) -> None:
+        """The laid prompt rows were read by the main model: see them."""
+        ...
+
+    def committed(self, slot: Slot, tokens: Sequence[int]) -> None: ...

@@ -1,9 +1,11 @@
 """Prompt lookup: what followed the last few tokens when they stood in the text before. No model, no torch."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from strata_cli.engine.drafters import GoOn, Proposal, Seen, Wish
+from strata_cli.engine.drafters import Chained, Proposal
+from strata_cli.engine.life import Slot
+from strata_cli.engine.planning import Made
+from strata_cli.engine.window import Share
 
 LONGEST, SHORTEST = 4, 2  # tokens of context that are looked up, the longest match first
 
@@ -37,18 +39,35 @@ class NgramDrafter:
 
     def __init__(self, slots: int):
         self.indices = [NgramIndex() for _ in range(slots)]
+        self._made: dict[int, Made] = {}
 
-    def start(self, slot: int, hidden: Any) -> None:
+    def admit(self, slot: Slot) -> None:
+        self.indices[slot.index] = NgramIndex()
+
+    def release(self, slot: int) -> None:
         self.indices[slot] = NgramIndex()
 
-    def observe(self, seen: Sequence[Seen]) -> None:
-        """Nothing to do: a slot's new tokens are indexed when it next drafts."""
+    def undo(self, slot: Slot) -> None:
+        """Its index grows when it drafts, from committed tokens alone."""
 
-    def propose(self, wishes: Sequence[Wish], go_on: GoOn) -> dict[int, Proposal]:
-        """Look up every wish whole: an n-gram has no probability, and costs no more when it is long."""
-        proposals = {}
-        for wish in wishes:
-            index = self.indices[wish.slot]
-            index.extend(wish.tokens[len(index.tokens) :])
-            proposals[wish.slot] = Proposal(index.propose(wish.depth))
-        return proposals
+    def lay(self, shares: Sequence[Share], others: Sequence[Slot]) -> Proposal:
+        """Look up every share whole: an n-gram has no probability, and costs no more when it is long."""
+        tokens = {}
+        for share in shares:
+            index = self.indices[share.slot.index]
+            index.extend(share.slot.life.tokens[len(index.tokens) :])
+            tokens[share.slot.index] = index.propose(share.depth)
+        self._made = {slot: Made(len(found), None) for slot, found in tokens.items()}
+        return Proposal(self._made, tokens)
+
+    def run(self, asks: bool) -> Chained:
+        drafts = [m.drafts for m in self._made.values()]
+        return Chained(self._made, max(drafts, default=0), sum(drafts))
+
+    def lay_prompts(self, reading: Sequence[tuple[Share, int]]) -> None:
+        """A prompt is indexed when the slot drafts."""
+
+    def read_prompts(self) -> None: ...
+
+    def committed(self, slot: Slot, tokens: Sequence[int]) -> None:
+        """Tokens are indexed when the slot next drafts."""

@@ -1,18 +1,17 @@
 """Drafts with a stated acceptance, for benchmarks: the recorded text with seeded errors, at the price of the real head.
 
-The real drafter runs its chain for every wish and its guesses are thrown away; what is proposed instead is what the
+The real drafter runs its chain for every share and its guesses are thrown away; what is proposed instead is what the
 request is known to say, each draft wrong with probability 1 - acceptance. Verification is as ever, so the text is true.
 """
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from strata_cli.engine.drafters import Drafter, GoOn, Proposal, Seen, Wish
+from strata_cli.engine.drafters import Chained, Drafter, Proposal
+from strata_cli.engine.life import Slot
+from strata_cli.engine.planning import Made
 from strata_cli.engine.seeds import derive_seed
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from strata_cli.engine.window import Share
 
 
 class ReplayDrafter:
@@ -31,33 +30,52 @@ class ReplayDrafter:
     ):
         self.inner, self.texts, self.acceptance, self.vocab, self.seed = inner, texts, acceptance, vocab, seed
         self.playing: list[int | None] = [None] * slots  # which text a slot's request is
+        self._made: dict[int, Made] = {}
 
-    def start(self, slot: int, hidden: "Tensor | None") -> None:
-        self.playing[slot] = None
-        self.inner.start(slot, hidden)
+    def admit(self, slot: Slot) -> None:
+        self.playing[slot.index] = None
+        self.inner.admit(slot)
 
-    def observe(self, seen: Sequence[Seen]) -> None:
-        self.inner.observe(seen)
+    def release(self, slot: int) -> None:
+        self.inner.release(slot)
 
-    def propose(self, wishes: Sequence[Wish], go_on: GoOn) -> dict[int, Proposal]:
-        """The inner drafter's chain lengths with replayed tokens. The head's own probabilities say nothing of them."""
-        lengths = self.inner.propose(wishes, lambda depth, made: go_on(depth, dict.fromkeys(made)))
-        return {w.slot: self._replay(w, len(lengths[w.slot].tokens)) for w in wishes}
+    def undo(self, slot: Slot) -> None:
+        self.inner.undo(slot)
 
-    def _replay(self, wish: Wish, n: int) -> Proposal:
-        text = self._text(wish)
+    def lay_prompts(self, reading: Sequence[tuple[Share, int]]) -> None:
+        self.inner.lay_prompts(reading)
+
+    def read_prompts(self) -> None:
+        self.inner.read_prompts()
+
+    def committed(self, slot: Slot, tokens: Sequence[int]) -> None:
+        self.inner.committed(slot, tokens)
+
+    def lay(self, shares: Sequence[Share], others: Sequence[Slot]) -> Proposal:
+        """The inner drafter's chain lengths with replayed tokens."""
+        lengths = self.inner.lay(shares, others).made
+        tokens = {s.slot.index: self._replay(s, lengths[s.slot.index].drafts) for s in shares}
+        self._made = {slot: Made(len(found), None) for slot, found in tokens.items()}
+        return Proposal(self._made, tokens)
+
+    def run(self, asks: bool) -> Chained:
+        """Whole chains: the head's own probabilities say nothing of what is replayed."""
+        ran = self.inner.run(False)
+        return Chained(self._made, ran.steps, ran.drafts)
+
+    def _replay(self, share: Share, n: int) -> list[int]:
+        text = self._text(share.slot)
         if text is None:
-            return Proposal()
-        first = len(wish.tokens)
-        coming = list(self.texts[text][first : first + n])
-        return Proposal([self._spoil(text, first + j, token) for j, token in enumerate(coming)])
+            return []
+        first = len(share.slot.life.tokens)
+        return [self._spoil(text, first + j, t) for j, t in enumerate(self.texts[text][first : first + n])]
 
-    def _text(self, wish: Wish) -> int | None:
+    def _text(self, slot: Slot) -> int | None:
         """The recorded text that the slot's tokens begin; None for a request that was not recorded."""
-        known, tokens = self.playing[wish.slot], list(wish.tokens)
+        known, tokens = self.playing[slot.index], slot.life.tokens
         order = range(len(self.texts)) if known is None else (known, *range(len(self.texts)))
         found = next((i for i in order if list(self.texts[i][: len(tokens)]) == tokens), None)
-        self.playing[wish.slot] = found
+        self.playing[slot.index] = found
         return found
 
     def _spoil(self, text: int, position: int, token: int) -> int:

@@ -1,8 +1,7 @@
 """How likely each draft is to be accepted: per slot and position, from what windows have shown. No torch.
 
-a_j is the conditional acceptance of a chain's j-th draft (from 1), P(accepted | the drafts before it were); survival
-s_j = a_1 * ... * a_j never rises. A position that a window did not reach says nothing (censoring), so only conditional
-acceptance is estimated; the cumulative figure would be biased by the planner's own choices.
+a_j = P(draft j of a chain, from 1, is accepted | those before it were); survival s_j = a_1 * ... * a_j. A position that
+a window did not reach says nothing (censoring): the cumulative figure would be biased by the planner's own choices.
 """
 
 from collections import deque
@@ -34,8 +33,7 @@ class AcceptanceTracker:
     """Estimates of conditional acceptance for `slots` slots and chains of up to `depth` drafts.
 
     A slot's estimate at j is its own evidence, shrunk to a prior: the pool's rate at j, moved (in odds) by how the slot
-    differs from the pool at j-1. So a new request starts from the pool, and a slot that is bad at its first draft is
-    not believed to be good at its third because others are.
+    differs from the pool at j-1, so that one bad at its first draft is not believed good at its third as others are.
     """
 
     def __init__(self, slots: int, depth: int, tuning: Tuning = DEFAULT):
@@ -53,24 +51,22 @@ class AcceptanceTracker:
     def observe(
         self, slot: int, verified: int, accepted: int, known: Sequence[float | None] = (), dropped: float | None = None
     ) -> None:
-        """One window's outcome: of `verified` drafts the first `accepted` held; the one after them was refused.
-
-        `known[j]`: the drafter's own probability of draft j + 1. `dropped`: the chance given to a draft that followed
-        them but was not verified. It counts as that much of an acceptance, or only what looked good would count.
+        """Of `verified` drafts the first `accepted` held; the one after them was refused. `known[j]`: the drafter's own
+        probability of draft j + 1. `dropped`: the chance given to a draft that followed them but was not verified. It
+        counts as that much of an acceptance, or only what looked good would count.
         """
         assert 0 <= accepted <= verified <= self.depth
-        for j in range(min(accepted + 1, verified)):
-            hit = j < accepted
-            self._slots[slot].add(j, hit)
-            self._pool.add(j, hit)
-            p = known[j] if j < len(known) else None
+        judged = [1.0] * accepted + [0.0] * (verified > accepted)
+        for p, hit in zip(known, judged):
             if p is not None and self.tuning.bins:
                 self.bins.add(self._bin(p), hit)
-        self.bins.fade(min(accepted + 1, verified, len(known)))  # what was left out as bad is tried again
+        self.bins.fade(min(len(judged), len(known)))  # what was left out as bad is tried again
         if dropped is not None and accepted == verified < self.depth:
-            self._slots[slot].add(verified, dropped)
-            self._pool.add(verified, dropped)
-        if verified or dropped is not None:
+            judged.append(dropped)
+        for j, hit in enumerate(judged):
+            self._slots[slot].add(j, hit)
+            self._pool.add(j, hit)
+        if judged:
             self._cache.pop(slot, None)
 
     def survival(self, slot: int, depth: int) -> list[float]:
@@ -82,12 +78,10 @@ class AcceptanceTracker:
         return self._estimate(slot)[0][position - 1]
 
     def chances(self, slot: int, probabilities: Sequence[float | None]) -> list[float]:
-        """Of a chain's drafts to hold once they are reached, by the probabilities that their drafter gave them: by how
-        such drafts fared in any slot, and where few were seen by the slot's own rate. Never at their word: under
-        coupled sampling improbable drafts hold far more often.
+        """Of drafts to hold once reached, by their drafter's probabilities: by how such drafts fared in any slot, where
+        few were seen by the slot's own rate; never at their word: coupled, improbable drafts hold far more often.
         """
-        strength = self.tuning.strength
-        rates = zip(self._estimate(slot)[0], probabilities)
+        rates, strength = zip(self._estimate(slot)[0], probabilities), self.tuning.strength
         return [a if p is None else self.bins.rate(self._bin(p), a, strength) for a, p in rates]
 
     def hopeless(self, slot: int, price: float) -> float:
@@ -98,8 +92,7 @@ class AcceptanceTracker:
         return 1.0 - (1.0 - b / bins) ** 2
 
     def _bin(self, probability: float) -> int:
-        bins = self.tuning.bins
-        return min(int((1.0 - (1.0 - min(probability, 1.0)) ** 0.5) * bins), bins - 1)
+        return min(int((1.0 - (1.0 - min(probability, 1.0)) ** 0.5) * self.tuning.bins), self.tuning.bins - 1)
 
     def _estimate(self, slot: int) -> tuple[list[float], list[float]]:
         if slot not in self._cache:
@@ -133,9 +126,9 @@ class CollapseWatch:
     def warning(self) -> str | None:
         """One line with the figures, the first time a band's rate has collapsed; None before and ever after."""
         for recent in self._recent.values():
-            rate, n = sum(held for _, held in recent) / len(recent), len(recent)
-            if self._done or 2 * n < self.tuning.rolling:
+            if self._done or 2 * (n := len(recent)) < self.tuning.rolling:
                 continue
+            rate = sum(held for _, held in recent) / n
             self._best = max(self._best, rate)
             if rate < self.tuning.collapsed * self._best:
                 self._done = True

@@ -1,27 +1,19 @@
-"""The engine's one door to choosing L: a planner that remembers how drafts fared and what windows cost. No torch.
-
-Every choice is made from past windows and from the drafter's own probabilities, never from the target's logits of the
-same window, so sampling stays exact; every schedule counts windows, never wall time.
+"""The engine's one door to choosing L: from past windows and the drafter's own probabilities, never from the target's
+logits of the same window, so that sampling stays exact; schedules count windows, never time. No torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import mul
-from typing import Protocol, Unpack
+from typing import Unpack
 
+from strata_cli.engine.life import Slot
 from strata_cli.engine.planning.acceptance import AcceptanceTracker, CollapseWatch
 from strata_cli.engine.planning.rows import Plan, plan_fixed, plan_rows, plan_uniform, seats
 from strata_cli.engine.planning.steptime import StepTimeEstimator, Times, WindowCost
 from strata_cli.engine.planning.tuning import DEFAULT, Tuning
 from strata_cli.engine.types import REASONS
-
-
-class Seated(Protocol):
-    """What the planner needs of a slot that a request took."""
-
-    @property
-    def index(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +35,7 @@ class SlotView:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Rows of one slot in the window (0 = it sits out), and one of `types.REASONS`. `depth`: the most drafts that its
-    chain makes; `stop`: a draft whose own probability is below it ends the chain (0: none does).
-    """
+    """Rows of a slot (0: it sits out), why (`types.REASONS`), the most drafts it makes, a probability that ends it."""
 
     L: int
     reason: str
@@ -73,7 +63,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Part:
-    """A slot in this window. `survivals`: of all drafts that it might make, `chances`: of those that it made."""
+    """A slot in this window. `survivals`: of all drafts that it may make, `chances`: to hold, of those that it made."""
 
     view: SlotView
     survivals: list[float]
@@ -82,18 +72,16 @@ class _Part:
     probabilities: Sequence[float | None] = ()
     chances: list[float] = field(default_factory=list)
     ended: bool = False  # its chain, by a draft below the threshold
+    settled: Choice = Choice(0, "sitout", 0)
 
 
 class Planner:
     """Chooses L for the decoding slots of each window: `choose`, then what was drafted to `settle`, then `record`.
 
-    Args:
-        spec: most drafts in a chain. rows: row budget of a window. plan: "rows" or "uniform". fair: "total" or "slots".
-        varlen: False: L is fixed at the limit, cut only by the budget. batch: number of slots.
-        bucket: rows after padding. min_p: a draft less probable than this ends its chain and gets no row.
-        certain: a draft that was made gets a row, always: under rejection sampling the text would be biased if it were
-            left out for what it is. Whether another one follows it may depend on it.
-
+    spec: most drafts in a chain. rows: budget of a window. plan: "rows" or "uniform". fair: "total" or "slots". varlen:
+    False: L is fixed at the limit, cut only by the budget. batch: number of slots. bucket: rows after padding. min_p: a
+    draft less probable ends its chain and gets no row. certain: a draft that was made gets a row, always: rejection
+    sampling would be biased if it were left out for what it is (whether another one follows it may depend on it).
     `asks`: whether settling this window wants the drafts' probabilities.
     """
 
@@ -117,14 +105,14 @@ class Planner:
         self.acceptance = AcceptanceTracker(batch, spec, tuning)
         self.steptime = StepTimeEstimator(self.rows, bucket, tuning)
         self._collapse = CollapseWatch(tuning)
-        self._window = self._measured = self._turn = 0
+        self.warning = self._collapse.warning  # acceptance collapsed: one line with the figure, once
+        self._window = self._turn = 0
         self._probed = [0] * batch  # the window in which a slot was last tried with more than was planned
         self._parts: dict[int, _Part] = {}
-        self._cost: WindowCost | None = None  # by which rows are settled; None: as they were chosen
-        self._usual = Plan([], 1.0, 1.0, 1.0)
+        self._again: tuple[Plan, WindowCost] | None = None  # by which rows are settled; None: as they were chosen
         self._best = plan_rows if plan == "rows" else plan_uniform
 
-    def admit(self, slot: Seated) -> None:
+    def admit(self, slot: Slot) -> None:
         """A new request took the slot."""
         self.acceptance.reset(slot.index)
         self._probed[slot.index] = self._window
@@ -132,7 +120,7 @@ class Planner:
     def release(self, slot: int) -> None:
         """The slot's request left it."""
 
-    def undo(self, slot: Seated) -> None:
+    def undo(self, slot: Slot) -> None:
         """What failed half way taught nothing."""
 
     def choose(self, views: Sequence[SlotView]) -> list[Choice]:
@@ -140,7 +128,7 @@ class Planner:
         views = [v if v.limit <= self.spec + 1 else replace(v, limit=self.spec + 1, limit_reason="user") for v in views]
         at = seats([v.missed for v in views], self.rows)
         parts = [_Part(v, self.acceptance.survival(v.slot, v.limit - 1)) for v in (views[i] for i in at)]
-        self._cost = None
+        self._again = None
         if parts and self.varlen:
             self._adapt(parts)
         elif parts:
@@ -148,37 +136,42 @@ class Planner:
             for p, L in zip(parts, plan_fixed([p.view.limit for p in parts], self.rows, self._turn % len(parts))):
                 p.choice = Choice(L, p.view.limit_reason if p.view.limit == L else "budget", L - 1, self.min_p)
         self._parts = {p.view.slot: p for p in parts}
-        self.asks = self._cost is not None or self.min_p > 0
+        self.asks = self._again is not None or self.min_p > 0
         return [self._parts[v.slot].choice if v.slot in self._parts else Choice(0, "sitout", 0) for v in views]
 
     def settle(self, made: Mapping[int, Made]) -> dict[int, Choice]:
         """Rows of each slot that was to draft, now that its drafter made so many drafts. What a chain holds behind its
         first draft below the threshold does not count: it is the same whether the chain stopped there or ran on.
         """
-        drafts = {slot: self._follow(self._parts[slot], m) for slot, m in made.items()}
-        limits = [drafts.get(slot, 0) + 1 for slot in self._parts]
-        L = [min(p.choice.L, limit) for p, limit in zip(self._parts.values(), limits)]
-        if self._cost is not None and any(p is not None for m in made.values() for p in m.probabilities or ()):
-            steps = [len(self._parts[slot].chances) for slot in made]
+        limits = dict.fromkeys(self._parts, 1)
+        for slot, m in made.items():
+            p = self._parts[slot]
+            known = [*(m.probabilities or ()), *[None] * m.drafts][: m.drafts]
+            low = next((j for j, q in enumerate(known) if q is not None and q < p.choice.stop), None)
+            p.ended, p.probabilities = low is not None, known if low is None else known[: low + 1]
+            p.chances = self.acceptance.chances(slot, p.probabilities if self._again else [None] * len(p.probabilities))
+            dropped = p.ended and not self.certain and (p.probabilities[-1] or 0.0) < self.min_p
+            limits[slot] += len(p.chances) - dropped
+        L = [min(p.choice.L, limits[slot]) for slot, p in self._parts.items()]
+        if self._again is not None and any(q is not None for slot in made for q in self._parts[slot].probabilities):
             # what is drafted is paid for; a row must bring as much for its time as windows do in general, not this one
-            paid, many = self._cost.other + self._cost.chain(max(steps), sum(steps)), 100 * (self.fair == "total")
-            cost = WindowCost(self._cost.verify, other=paid + many * self._usual.ms)
+            (usual, cost), many = self._again, 100 * (self.fair == "total")
+            steps = [len(self._parts[slot].chances) for slot in made]
+            cost = WindowCost(cost.verify, other=cost.other + cost.chain(max(steps), sum(steps)) + many * usual.ms)
             survivals = [list(accumulate(p.chances, mul)) for p in self._parts.values()]
-            L = self._best(survivals, limits, self.rows, cost, self.fair, many * self._usual.tokens).L
-        settled = {}
-        for (slot, p), n, limit in zip(self._parts.items(), L, limits):
+            L = self._best(survivals, [*limits.values()], self.rows, cost, self.fair, many * usual.tokens).L
+        for p, n, limit in zip(self._parts.values(), L, limits.values()):
             reason = p.view.limit_reason if n == p.view.limit else p.choice.reason
             if n < p.choice.L:
                 reason = "nodraft" if n == limit and not p.ended else "acceptance"
-            settled[slot] = replace(p.choice, L=n, reason=reason)
-        return {slot: settled[slot] for slot in made}
+            p.settled = replace(p.choice, L=n, reason=reason)
+        return {slot: self._parts[slot].settled for slot in made}
 
     def record(self, outcomes: Sequence[Outcome], **times: Unpack[Times]) -> None:
         """One window's outcomes (one per decoding slot), and what it cost."""
         self._window += 1
         for o in outcomes:
-            p = self._parts.get(o.slot)
-            if p is None or not o.L:
+            if not o.L or (p := self._parts.get(o.slot)) is None:
                 continue
             # a draft that got no row counts by its chance: else only those that looked good would count
             left_out = p.chances[o.verified] if o.verified == o.L - 1 < len(p.chances) else None
@@ -186,10 +179,6 @@ class Planner:
             if o.verified:
                 self._collapse.observe(p.view.ctx, o.accepted > 0)
         self.steptime.record(**times)
-
-    def warning(self) -> str | None:
-        """Acceptance collapsed: one line with the figure, once."""
-        return self._collapse.warning()
 
     def _adapt(self, parts: list[_Part]) -> None:
         """Choose for all parts. One whose context costs more than its share of tokens brings is taken from them, but
@@ -208,7 +197,7 @@ class Planner:
         learning = self._explore(parts, plan, cost)
         L, value, row, deepest = learning or plan.L, plan.tokens / plan.ms, 0.0, 0
         if learning is None and not self.certain and self.tuning.bins:
-            self._cost, self._usual = cost, plan
+            self._again = plan, cost
             row = value * (cost.verify[sum(L)] - cost.verify[len(L)]) / max(sum(L) - len(L), 1)
             # a step is paid once: where rows can be settled by probabilities, whoever has a chance drafts along
             deepest = (max(L) - 1) * any(self.acceptance.bins.seen)
@@ -223,8 +212,7 @@ class Planner:
         """
         t, limits, padded, verify = self.tuning, [p.view.limit for p in parts], self.steptime.padded, cost.verify
         survivals, bucket = [p.survivals for p in parts], 0
-        if self._window >= self._measured + t.measure:
-            self._measured = self._window
+        if self._window % t.measure == 0:
             sums = {*range(len(parts), min(self.rows, sum(limits)) + 1)}
             if self.plan == "uniform":
                 sums = {sum(min(n, limit) for limit in limits) for n in range(1, self.rows // len(parts) + 1)}
@@ -233,8 +221,7 @@ class Planner:
             low = 1e-3 if forced else verify[max(padded.index(bucket) - 1, 1)]
             verify = [low if b == bucket else ms for b, ms in zip(padded, verify)]
         else:
-            since = [self._window - self._probed[p.view.slot] for p in parts]
-            waits = [wait if n < limit else 0 for wait, n, limit in zip(since, plan.L, limits)]
+            waits = [(self._window - self._probed[p.view.slot]) * (n < p.view.limit) for p, n in zip(parts, plan.L)]
             if max(waits) < t.probe:
                 return None
             survivals = [[*p.survivals[: n - 1], [1.0, *p.survivals][n - 1]] for p, n in zip(parts, plan.L)]
@@ -249,25 +236,15 @@ class Planner:
             p.probe = n != planned
         return L
 
-    def _follow(self, part: _Part, made: Made) -> int:
-        """Read one slot's chain to its end, by its length or by a draft below the threshold: how many may get a row."""
-        known = [*(made.probabilities or ()), *[None] * made.drafts][: made.drafts]
-        end = next((j for j, p in enumerate(known, 1) if p is not None and p < part.choice.stop), 0)
-        part.ended, part.probabilities = end > 0, known[: end or None]
-        told = part.probabilities if self._cost is not None else [None] * len(part.probabilities)
-        part.chances = self.acceptance.chances(part.view.slot, told)
-        too_low = end and not self.certain and (known[end - 1] or 0.0) < self.min_p
-        return len(told) - bool(too_low)
-
     def _reason(self, p: _Part, n: int, plan: Plan, cost: WindowCost) -> str:
         """Why a slot got n rows and no more."""
-        rows, slots = sum(plan.L), len(plan.L)
         if p.probe:
             return "probe"
         if n == p.view.limit:
             return p.view.limit_reason
-        if rows >= self.rows or (self.plan == "uniform" and n >= self.rows // slots):
+        rows = sum(plan.L)
+        if rows >= self.rows or (self.plan == "uniform" and n >= self.rows // len(plan.L)):
             return "budget"
         # would a draft that is sure to be accepted pay? then it is this slot's acceptance that holds it back
-        ms = cost.ms(rows + 1, max(n, max(plan.L) - 1), rows + 1 - slots)
+        ms = cost.ms(rows + 1, max(n, max(plan.L) - 1), rows + 1 - len(plan.L))
         return "acceptance" if (plan.tokens + 1.0) * plan.ms > plan.tokens * ms else "cost"

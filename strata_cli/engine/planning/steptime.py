@@ -1,11 +1,8 @@
 """What a window costs in milliseconds, measured while running. No torch.
 
-A window of R rows, with a chain of `depth` steps that made `drafts` drafts in all, is taken to cost
-
-    verify(bucket(R)) + per_ctx * (tokens of context of its slots) + other (the host's part)
-    + start + step * depth + draft * drafts      (only if anybody drafts; `start` is the catch-up)
-
-`verify` is a step function: rows are padded to a bucket (a row tile on the CPU, a captured graph on a GPU).
+A window of R rows is taken to cost verify(bucket(R)) + per_ctx * (tokens of context of its slots) + other (the host's
+part), and for a chain start (the catch-up) + step * depth + draft * (drafts in all). `verify` is a step function: rows
+are padded to a bucket (a row tile on the CPU, a captured graph on a GPU).
 """
 
 from bisect import bisect_left
@@ -40,9 +37,8 @@ class WindowCost:
 
 
 class Times(TypedDict):
-    """What a window of `rows` rows (before padding) over contexts of `ctx_total` tokens cost in ms; its chain had
-    `depth` steps and made `drafts` drafts, verified or not. None for a part that does not show what a window of decode
-    rows costs: it also carried prompt rows, or was done twice.
+    """What a window of `rows` rows (before padding) cost in ms, its chain having made `drafts` drafts in `depth` steps.
+    None for a part that does not show what decode rows cost: it also carried prompt rows, or was done twice.
     """
 
     rows: int
@@ -98,19 +94,18 @@ class _Bucket:
 class StepTimeEstimator:
     """Measured ms of windows up to `rows` rows, padded by `bucket`; `cost()` is the current WindowCost.
 
-    Each bucket that was really run gives the median of its recent samples; these are made non-decreasing; between two
-    such buckets is interpolated, beyond them the nearest holds: rows are free until they are seen not to be.
+    Each bucket that was really run gives the median of its recent times, made non-decreasing over buckets; what lies
+    between is interpolated, beyond them the nearest holds: rows are free until they are seen not to be.
     """
 
     def __init__(self, rows: int, bucket: Callable[[int], int], tuning: Tuning = DEFAULT):
         self.padded = [0] + [bucket(r) for r in range(1, rows + 1)]
         assert all(r <= p for r, p in enumerate(self.padded)), "a bucket holds the rows padded to it"
-        self.tuning = tuning
+        self.tuning, self._windows = tuning, 0
         self._buckets = {b: _Bucket(tuning.samples) for b in sorted({*self.padded[1:]})}
         self._chain = _Chain(tuning)
         self._other: deque[float] = deque(maxlen=tuning.samples)
         self.per_ctx = self._sxx = self._sxy = 0.0
-        self._windows = 0
 
     def record(self, **times: Unpack[Times]) -> None:
         """One window's times."""
@@ -118,7 +113,12 @@ class StepTimeEstimator:
         if (ms := times["verify_ms"]) is not None and times["rows"]:
             bucket = self._buckets[self.padded[times["rows"]]]
             self._learn_context(bucket, times["ctx_total"], ms)
-            self._add(bucket, max(ms - self.per_ctx * times["ctx_total"], 1e-3))  # no window is free
+            ms = max(ms - self.per_ctx * times["ctx_total"], 1e-3)  # no window is free
+            long_ago = bucket.last + self.tuning.doubt * len(bucket.ms) < self._windows
+            while long_ago and len(bucket.ms) > 2 and abs(ms / bucket.median - 1.0) > self.tuning.unlike:
+                bucket.ms.popleft()  # the machine became slower or faster since
+            bucket.ms.append(ms)
+            bucket.last, bucket.median = self._windows, median(bucket.ms)
         if (ms := times["draft_ms"]) is not None and times["depth"]:
             self._chain.add(times["depth"], times["drafts"], ms)
         if (ms := times["other_ms"]) is not None:
@@ -140,18 +140,8 @@ class StepTimeEstimator:
         asked[b].asked = self._windows  # whether it is run then or not
         return b, False
 
-    def _add(self, bucket: _Bucket, ms: float) -> None:
-        long_ago = bucket.last + self.tuning.doubt * len(bucket.ms) < self._windows
-        if long_ago and bucket.ms and abs(ms / bucket.median - 1.0) > self.tuning.unlike:
-            while len(bucket.ms) > 2:  # the machine became slower or faster since
-                bucket.ms.popleft()
-        bucket.ms.append(ms)
-        bucket.last, bucket.median = self._windows, median(bucket.ms)
-
     def _learn_context(self, bucket: _Bucket, ctx: int, ms: float) -> None:
-        """Slope of ms over context, from how windows of one bucket differ: pooled over buckets, never negative, shrunk
-        to zero where contexts hardly differ, which says nothing.
-        """
+        """Slope of ms over context within buckets; shrunk to zero where contexts hardly differ, which says nothing."""
         t, dx = self.tuning, ctx - bucket.mean_ctx
         if bucket.seen >= t.trusted:
             dy = t.cut(ms, bucket.mean_ms + self.per_ctx * dx) - bucket.mean_ms
@@ -165,14 +155,12 @@ class StepTimeEstimator:
 
     def cost(self) -> WindowCost:
         """As known by now."""
-        run = [b for b, bucket in self._buckets.items() if bucket.ms]
-        known = [b for b in run if len(self._buckets[b].ms) >= self.tuning.trusted] or run
-        at = [self._buckets[b] for b in known]
-        level = isotonic([bucket.median for bucket in at], [len(bucket.ms) for bucket in at]) or [1.0]
-        by_bucket = {b: _interpolate([0, *known], [level[0], *level], b) for b in self._buckets}
-        other = median(self._other) if self._other else 0.0
-        start, step, draft = self._chain.ms
-        return WindowCost([0.0, *(by_bucket[b] for b in self.padded[1:])], start, step, draft, other, self.per_ctx)
+        run = {b: k for b, k in self._buckets.items() if k.ms}
+        known = {b: k for b, k in run.items() if len(k.ms) >= self.tuning.trusted} or run
+        level = isotonic([k.median for k in known.values()], [len(k.ms) for k in known.values()]) or [1.0]
+        at = {b: _interpolate([0, *known], [level[0], *level], b) for b in self._buckets}
+        verify, (start, step, draft) = [0.0, *(at[b] for b in self.padded[1:])], self._chain.ms
+        return WindowCost(verify, start, step, draft, median(self._other or [0.0]), self.per_ctx)
 
 
 def _interpolate(xs: Sequence[int], ys: Sequence[float], x: int) -> float:

@@ -1,33 +1,38 @@
-"""From files to tensors: `safetensors` finds and checks what is on disk, `formats` turns it into numbers."""
+"""From files to weights: `checkpoint` finds and checks what is on disk by headers, `formats` recognises how it is
+stored, `load` makes views or device tensors of it.
+"""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+from strata_cli.model.weights.stored import StoredModel
+
+if TYPE_CHECKING:
+    from strata_kernels.params import BlockWeights, HeadWeights, MtpInputWeights
+    from strata_kernels.weight import Weight
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """One tensor of a file, as its header describes it.
+@dataclass(frozen=True, slots=True, eq=False)
+class MtpWeights:
+    """The weights of an MTP head. Its output head is the main model's."""
 
-    `dtype` in the words of safetensors: BF16, F32, I32, ...; its data are `size_bytes` at `offset` of the file.
+    input: MtpInputWeights
+    blocks: tuple[BlockWeights, ...]
+    head: HeadWeights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelWeights:
+    """All weights of a model, as they are stored, in the order of its config's blocks.
+
+    `mtp` None: no head. `stored`: where each of them comes from. `warnings`: what a person should know of the values.
     """
 
-    file: Path
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """All tensors of a model under canonical names, on one device. One-dimensional ones are float32.
-
-    `mtp` has the head's names without `mtp.`; None: no head. `warnings`: what a person should know about the values.
-    """
-
-    main: dict[str, Tensor]
-    mtp: dict[str, Tensor] | None
+    embedding: Weight
+    blocks: tuple[BlockWeights, ...]
+    head: HeadWeights
+    mtp: MtpWeights | None
+    stored: StoredModel
     warnings: tuple[str, ...] = ()

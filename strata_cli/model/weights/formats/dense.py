@@ -1,35 +1,38 @@
-"""Weights stored as plain numbers."""
+"""Weights stored as plain numbers: one tensor of the weight's own shape."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from strata_cli.errors import UsageError
-from strata_cli.model.weights import Stored
+from strata_cli.model.families import Shape
+from strata_cli.model.weights.stored import Stored, StoredWeight
 
-LABELS = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NAMES = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
+FORMATS = tuple(NAMES.values())
+REQUIRED = ("",)
+OPTIONAL = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Dense:
-    """One tensor of the weight's own shape."""
+def from_headers(parts: Mapping[str, Stored], shape: Shape) -> StoredWeight:
+    """See `formats.Layout`."""
+    stored = parts[""]
+    if stored.dtype not in NAMES:
+        raise UsageError(f"{stored.name}: {stored.dtype} is not supported", f"supported: {', '.join(NAMES)}")
+    if stored.shape != shape:
+        raise UsageError(f"{stored.name}: expected shape {list(shape)}, found {list(stored.shape)}")
+    name = NAMES[stored.dtype]
+    return StoredWeight(stored.name, name, name, shape, {"weight": stored})
 
-    REQUIRED: ClassVar[tuple[str, ...]] = ("",)
-    OPTIONAL: ClassVar[tuple[str, ...]] = ()
 
-    label: str
+def check(weight: StoredWeight, read: Callable[[Stored], Tensor]) -> None:
+    """Any number may stand in any place."""
 
-    @classmethod
-    def from_headers(cls, parts: Mapping[str, Stored], shape: tuple[int, ...]) -> Self:
-        stored = parts[""]
-        if stored.dtype not in LABELS:
-            raise UsageError(f"{stored.name}: {stored.dtype} is not supported", f"supported: {', '.join(LABELS)}")
-        if stored.shape != shape:
-            raise UsageError(f"{stored.name}: expected shape {list(shape)}, found {list(stored.shape)}")
-        return cls(LABELS[stored.dtype])
 
-    def decode(self, parts: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-        return parts[""].to(dtype)
+def filled(weight: StoredWeight, role: str) -> Tensor:
+    """There are no optional parts."""
+    raise KeyError(role)

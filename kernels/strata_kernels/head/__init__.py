@@ -1,0 +1,1 @@
+"""Final norm, output head, and each slot's own draw."""
