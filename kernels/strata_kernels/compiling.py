@@ -8,7 +8,8 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -61,19 +62,55 @@ def to_compile() -> bool:
     return not fault() and not (folder and any(Path(folder).iterdir()))
 
 
+@contextmanager
+def _caching() -> Iterator[bool]:
+    """Numba's cache is our folder while a function is made; whether there is one."""
+    from numba import config
+
+    folder, before = _cache_folder()[0], config.__dict__["CACHE_DIR"]
+    config.__dict__["CACHE_DIR"] = folder
+    try:
+        yield bool(folder)
+    finally:
+        config.__dict__["CACHE_DIR"] = before
+
+
 def kernel(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile a function of integers (addresses, counts, strides in bytes) for a signature, now. It holds no lock of
     the interpreter while it runs and raises nothing.
     """
-    from numba import config, njit
+    from numba import njit
 
     def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        folder, before = _cache_folder()[0], config.__dict__["CACHE_DIR"]
-        config.__dict__["CACHE_DIR"] = folder
-        try:
-            result: Callable[..., Any] = njit(signature, nogil=True, error_model="numpy", cache=bool(folder))(function)
-        finally:
-            config.__dict__["CACHE_DIR"] = before
+        with _caching() as kept:
+            result: Callable[..., Any] = njit(signature, nogil=True, error_model="numpy", cache=kept)(function)
         return result
+
+    return compiled
+
+
+class Entry:
+    """A compiled function that other modules' kernels call by its name, so that it is not compiled again in each."""
+
+    def __init__(self, symbol: str, signature: Any, made: Any):
+        import llvmlite.binding as llvm
+        from numba import types
+
+        llvm.add_symbol(symbol, made.address)
+        self._made, self._call = made, made.ctypes
+        self._numba_type_ = types.ExternalFunction(symbol, signature)
+
+    def __call__(self, *arguments: int) -> Any:
+        return self._call(*arguments)
+
+
+def entry(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """As `kernel`, for a large function that kernels of other modules call too."""
+    from numba import cfunc
+
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        with _caching() as kept:
+            made = cfunc(signature, error_model="numpy", cache=kept)(function)
+        return Entry(f"{function.__module__}.{function.__name__}", signature, made)
 
     return compiled

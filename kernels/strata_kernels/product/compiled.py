@@ -6,7 +6,7 @@ rising order. How many rows there are chooses only how many are computed beside 
 A weight is a record and a bank a table of int64, as `records.py` has them.
 """
 
-from strata_kernels.compiling import kernel
+from strata_kernels.compiling import entry, kernel
 from strata_kernels.product.records import (
     BANK_FIELDS,
     BF16,
@@ -118,7 +118,7 @@ def widen(source: int, kind: int, to: int, many: int) -> None:
         set_f32(to + i * 4, float_at(source + i * 2, kind))
 
 
-@kernel(void(i64, i64, i64, i64, i64, i64, i64, i64))
+@entry(void(i64, i64, i64, i64, i64, i64, i64, i64))
 def dense_panel(
     kind: int, base: int, stride: int, numbers: int, start: int, many: int, panel: int, scratch: int
 ) -> None:
@@ -199,7 +199,7 @@ def integer_panel(weight: int, numbers: int, start: int, many: int, panel: int, 
                     int8_word(column, at, at + BYTES, to)
 
 
-@kernel(void(i64, i64, i64, i64, i64, i64, i64, i64, i64, i64))
+@entry(void(i64, i64, i64, i64, i64, i64, i64, i64, i64, i64))
 def tiles(
     x: int,
     x_stride: int,
@@ -238,7 +238,7 @@ def tiles(
         _one(x + r * x_stride, x_stride, panel, stride, many, out + r * out_stride, out_stride, lanes, first)
 
 
-@kernel(void(i64, i64, i64, i64, i64, i64, i64, i64, i64))
+@entry(void(i64, i64, i64, i64, i64, i64, i64, i64, i64))
 def multiply(
     x: int, x_stride: int, rows: int, weight: int, ids: int, many_ids: int, out: int, out_stride: int, scratch: int
 ) -> None:
@@ -270,7 +270,7 @@ def multiply(
             tiles(x + start * 4, x_stride, rows, panel, PANEL_STRIDE, many, out + n * 4, out_stride, lanes, first)
 
 
-@kernel(void(i64, i64, i64, i64, i64))
+@entry(void(i64, i64, i64, i64, i64))
 def lookup(weight: int, ids: int, many: int, out: int, out_stride: int) -> None:
     """Those rows of a weight that ids (int64) name, float32."""
     kind, ins = field(weight, KIND), field(weight, IN)
@@ -329,7 +329,7 @@ def sort_pairs(chosen: int, pairs: int, count: int, ends: int, places: int, orde
         set_i64(at, place + 1)
 
 
-@kernel(void(i64, i64, i64, i64, i64, i64, i64, i64))
+@entry(void(i64, i64, i64, i64, i64, i64, i64, i64))
 def experts(x: int, chosen: int, shares: int, rows: int, ranks: int, bank: int, out: int, scratch: int) -> None:
     """out [rows, D]: each row's sum over its experts in rank order. chosen int64, shares float32 [rows, ranks].
 
