@@ -37,17 +37,17 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
-def ablate(args: argparse.Namespace) -> None:
+def ablate(args: argparse.Namespace, cases: dict[str, dict[str, Any]] = CASES) -> None:
     """Per cent of tokens per second that a workload gains by each rule: with it, over without it."""
 
     def rate(case: dict[str, Any], off: dict[str, Any]) -> float:
         tuning = replace(Tuning(), **{k: v for k, v in off.items() if hasattr(Tuning, k)})
         other = {k: v for k, v in off.items() if not hasattr(Tuning, k)}
-        case = vars(args) | {"tokens": 6000, "seeds": max(args.seeds, 3), "tuning": tuning} | case | other
+        case = vars(args) | {"tokens": 6000, "seeds": 3, "tuning": tuning} | case | other
         return mean(s.per_s for s in simulate(argparse.Namespace(**case), only="plan_rows")["plan_rows"])
 
-    base = {name: rate(case, {}) for name, case in CASES.items()}
-    print("| rule | " + " | ".join(CASES) + " |\n|---|" + "---:|" * len(CASES))
+    base = {name: rate(case, {}) for name, case in cases.items()}
+    print("| rule | " + " | ".join(cases) + " |\n|---|" + "---:|" * len(cases))
     for rule, off in RULES.items():
-        gains = [100 * (base[name] / rate(case, off) - 1) for name, case in CASES.items()]
+        gains = [100 * (base[name] / rate(case, off) - 1) for name, case in cases.items()]
         print(f"| {rule} | " + " | ".join(f"{gain:+.1f}" for gain in gains) + " |", flush=True)

@@ -379,7 +379,7 @@ def test_a_chain_stops_when_the_next_draft_no_longer_pays() -> None:
     assert choice.L > 2 and 0.05 < choice.stop < 0.95
     assert drafted(bench.planner, [choice], [[None] * 4])[0] == choice, "without a probability the plan stands"
     (choice,) = planned(bench)
-    assert drafted(bench.planner, [choice], [[0.95] * 4])[0].L == choice.depth + 1
+    assert choice.depth + 1 == drafted(bench.planner, [choice], [[0.95] * 4])[0].L
     (settled,) = drafted(bench.planner, planned(bench), [[0.05] * 4])
     assert (settled.L, settled.reason) == (1, "acceptance")
 
