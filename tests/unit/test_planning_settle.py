@@ -13,7 +13,7 @@ PROBABILITIES = st.lists(st.sampled_from([0.02, 0.3, 0.6, 0.95]), min_size=SPEC,
 
 @st.composite
 def windows(draw: st.DrawFn, certain: bool = False) -> tuple[Planner, list[Choice], list[list[float]]]:
-    """A planner that has seen some windows, its choices for the next one, and the probabilities that drafts will have."""
+    """A planner that has seen some windows, its choices for the next one, and the drafts' probabilities to come."""
     slots = draw(st.integers(1, 4))
     tile = draw(st.sampled_from([1, 4, 8]))
     planner = Planner(
