@@ -16,7 +16,7 @@ from strata_cli.engine.planning import WindowCost
 
 DOMAINS = (0.93, 0.85, 0.75, 0.60, 0.40)  # first-draft acceptance: code, extraction, mixed, factual, prose
 DIFFER = (0.93, 0.75, 0.60, 0.40)
-WORKLOADS = ("differ", "stationary", "changing")
+WORKLOADS = ("differ", "stationary", "changing", "flips", "giant")
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 EXPERTS, PER_TOKEN = 256, 8
 
@@ -60,9 +60,12 @@ class World:
     noise: float = 0.05
     outliers: float = 0.01
     confidence: float = 0.0
+    period: int = 0  # above 0: of so many windows the first ten are measured three times as long (other work)
 
-    def measured(self, ms: float, rng: random.Random) -> float:
+    def measured(self, ms: float, rng: random.Random, window: int) -> float:
         slow = rng.uniform(2, 8) if rng.random() < self.outliers else 1.0
+        if self.period and window % self.period < 10:
+            slow *= 3.0
         return ms * slow * math.exp(rng.gauss(0.0, self.noise))
 
     def survivals(self, job: Job, depth: int) -> list[float]:
@@ -82,7 +85,7 @@ class World:
 def verify_curve(args: argparse.Namespace, rows: int) -> tuple[list[float], float, float]:
     """True verify ms for 0..rows rows (padded), ms of a chain step, ms of each draft."""
     pad = bucket_function(args.buckets)
-    step, draft = {"dense": 1.4, "35b": 0.2}.get(args.curve, 0.0), 0.0
+    step, draft = {"dense": 1.4, "35b": 0.2, "tiles": 0.5}.get(args.curve, 0.0), 0.0
     if args.curve == "dense":
 
         def ms(n: int) -> float:
@@ -94,6 +97,11 @@ def verify_curve(args: argparse.Namespace, rows: int) -> tuple[list[float], floa
 
         def ms(n: int) -> float:
             return 3.1 + 0.068 * EXPERTS * (1 - (1 - PER_TOKEN / EXPERTS) ** n)
+
+    elif args.curve == "tiles":  # rows cost by tiles of eight
+
+        def ms(n: int) -> float:
+            return 4 + 6 * -(-n // 8)
 
     else:
         data = json.loads(Path(args.curve).read_text())
@@ -117,12 +125,18 @@ def jobs(workload: str, slots: int, seed: int) -> Iterator[Job]:
             tokens, pieces = 10**6, [(0, DIFFER[n % len(DIFFER)])]
         elif workload == "stationary":
             tokens, pieces = rng.randint(1500, 3000), [(0, rng.choice(DOMAINS))]
+        elif workload == "flips":  # against every memory: good for as long as it takes to be believed, then bad
+            tokens = 1200
+            pieces = [(at, 0.95 if at // 150 % 2 else 0.05) for at in range(0, tokens, 150)]
+        elif workload == "giant":  # every eighth request is long, and unlucky
+            tokens, pieces = rng.randint(200, 400), [(0, 0.1 if n % 8 == 7 else 0.85)]
         else:
             tokens, pieces, at = rng.randint(200, 1200), [], 0
             while at < tokens:
                 pieces.append((at, rng.choice(DOMAINS)))
                 at += rng.randint(100, 500)
-        yield make_job(f"{workload}-{seed}-{n}", 0.0, rng.randint(50, 4000), tokens, pieces)
+        ctx = 60000 if workload == "giant" and n % 8 == 7 else rng.randint(50, 4000)
+        yield make_job(f"{workload}-{seed}-{n}", 0.0, ctx, tokens, pieces)
         n += 1
 
 

@@ -89,7 +89,7 @@ def kernel(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return compiled
 
 
-class Entry:
+class CompiledEntry:
     """A compiled function that other modules' kernels call by its name, so that it is not compiled again in each."""
 
     def __init__(self, symbol: str, signature: Any, made: Any):
@@ -111,6 +111,6 @@ def entry(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         with _caching() as kept:
             made = cfunc(signature, error_model="numpy", cache=kept)(function)
-        return Entry(f"{function.__module__}.{function.__name__}", signature, made)
+        return CompiledEntry(f"{function.__module__}.{function.__name__}", signature, made)
 
     return compiled

@@ -1,4 +1,4 @@
-"""How the per-step early stop is asked changes no text, and with a fixed L no draft: a read a step, or one at the end."""
+"""How the early stop of chains is asked, a read a step or one at the end, changes no text, and at fixed L no draft."""
 
 from typing import Any
 

@@ -1,14 +1,13 @@
 """A row's bits do not depend on its company: composition of the window, number of threads, the demo model's sizes."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from strata_cli.demo import model_path
-from strata_kernels import table
 from strata_kernels.window import Segment
 from tests.support.engine import ByHand, Run, engine, loaded, prompt, request, run, tiny
 
@@ -71,14 +70,10 @@ def test_rows_in_any_window(model: str, threads: int) -> None:
 
 
 @pytest.mark.parametrize("model", ["plain", "dense-attention"])
-def test_rows_of_the_reference(model: str, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+def test_rows_of_the_reference(model: str, compiled: Callable[..., None], threads: int) -> None:
     """As it runs where no faster sibling does: each expert with the rows that are routed to it."""
-    monkeypatch.setattr(table, "FAST", {})
-    table.sibling.cache_clear()
-    try:
-        test_rows_in_any_window(model, threads)
-    finally:
-        table.sibling.cache_clear()
+    compiled()
+    test_rows_in_any_window(model, threads)
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "float16"])

@@ -1,5 +1,5 @@
-"""Memory that runs out at any allocation: of the builder, an error that says what takes how much; of a step, an error or
-a window without drafts, and no token lost.
+"""Memory that runs out at any allocation: of the builder, an error that says what takes how much; of a step, an error
+or a window without drafts, and no token lost.
 """
 
 import random
@@ -16,12 +16,11 @@ from strata_cli.engine.build import load
 from strata_cli.engine.types import Request
 from strata_cli.errors import FAILED, StrataError
 from strata_cli.model.config import load_config
-from strata_kernels import table
 from tests.support.engine import Run, engine, prompt, request, run, tiny
 
 
 class Memory(TorchDispatchMode):
-    """Runs out at the `last`-th allocation, once; torch's on the CPU and numpy's have an error each. `asked`: so far."""
+    """Runs out once, at allocation number `last`; torch on the CPU and numpy have an error each. `asked`: by now."""
 
     def __init__(self, last: int = 0) -> None:
         super().__init__()
@@ -95,16 +94,6 @@ def lived(last: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Run | StrataError
         return run(e, requests()), memory.asked
     except StrataError as error:
         return error, memory.asked
-
-
-@pytest.fixture(params=["fastest", "reference"])
-def siblings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The kernels that the table chooses, or the specification alone."""
-    if request.param == "reference":
-        monkeypatch.setattr(table, "FAST", {})
-        table.sibling.cache_clear()
-    yield request.param
-    table.sibling.cache_clear()
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -1,7 +1,7 @@
 """What a toy could not pass: one forward for all slots, ragged chains, drafts that are judged for what they are."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -134,10 +134,11 @@ def test_bytes_of_recurrent_state() -> None:
     assert sum(p.nbytes for p in parts) == 4 * 4 * layers * (state + 5 * row)
 
 
-def test_steps_of_recurrent_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_of_recurrent_state(monkeypatch: pytest.MonkeyPatch, compiled: Callable[..., None]) -> None:
     """A row is stepped in its window, and again when it is kept: steps of all slots at once, counted by the longest
     slot, and by all slots where they differ.
     """
+    compiled("product", "head")
     stepped: list[int] = []
     step = recurrence._step
 

@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -19,8 +20,9 @@ def sim() -> Iterator[ModuleType]:
     sys.path.remove(str(EXAMPLES))
 
 
-def rates(sim: ModuleType, *argv: str) -> dict[str, float]:
+def rates(sim: ModuleType, *argv: str, **tuning: float) -> dict[str, float]:
     args = sim.parser().parse_args(["--tokens", "5000", *argv])
+    args.tuning = replace(args.tuning, **tuning)
     return {name: runs[0].per_s for name, runs in sim.simulate(args).items()}
 
 
@@ -59,12 +61,27 @@ def test_a_curve_from_a_file_and_arrivals_from_a_trace(sim: ModuleType, tmp_path
         assert len(runs[0].latencies_s) == 8
 
 
-def test_telling_probabilities_help(sim: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a draft's own probability says much, chains that stop early beat chains that do not."""
+def test_telling_probabilities_help(sim: ModuleType) -> None:
+    """Where a draft's own probability says much, rows that are settled by it beat rows that are not."""
     case = ["--workload", "differ", "--curve", "35b", "--confidence", "1", "--rows", "16"]
-    stopping, go_on = rates(sim, *case)["plan_rows"], sim.Planner.go_on
-    monkeypatch.setattr(sim.Planner, "go_on", lambda self, depth, made: go_on(self, depth, dict.fromkeys(made)))
-    assert stopping > 1.05 * rates(sim, *case)["plan_rows"]
+    assert rates(sim, *case)["plan_rows"] > 1.05 * rates(sim, *case, bins=0)["plan_rows"]
+
+
+def test_a_giant_slot_that_comes_and_goes_costs_less_where_it_may_sit_out(sim: ModuleType) -> None:
+    case = ["--workload", "giant", "--curve", "35b", "--per-ctx", "0.0005"]
+    assert rates(sim, *case)["plan_rows"] > 1.2 * rates(sim, *case, max_missed=0)["plan_rows"]
+
+
+def test_each_rule_is_off_alone_by_a_value_of_tuning(sim: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    ablation = sys.modules["simulation.ablation"]
+    off = [set(values) for values in ablation.RULES.values()]
+    assert all(len(values) == 1 for values in off)
+    tuning = {name for values in off for name in values} - {"blind", "fair"}
+    assert tuning <= set(sim.Tuning.__dataclass_fields__)
+    args = sim.parser().parse_args(["--warmup", "100"])
+    ablation.ablate(args, {"differ": {"workload": "differ", "tokens": 300, "seeds": 1}})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| rule | differ |" and len(lines) == 2 + len(ablation.RULES)
 
 
 def test_prints_a_table(sim: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

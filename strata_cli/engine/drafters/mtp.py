@@ -119,7 +119,7 @@ class MtpDrafter:
         costs nothing the steps that no chain is left for are saved.
         """
         steps = drafts = 0
-        found: list[np.ndarray] = []
+        found: list[list[float]] = []
         going = [True] * len(self._shares)
         for number, step in enumerate(self._steps):
             if step.draws is None:
@@ -129,7 +129,7 @@ class MtpDrafter:
             self.runner.draft(step.rows, step.draws, number, last=number + 1 == len(self._steps))
             steps, drafts = steps + 1, drafts + step.n
             if asks and self.runner.reads_free:
-                found.append(self.buffers.read_probabilities()[number, : step.n].copy())
+                found.append(self.buffers.read_probabilities()[number, : step.n].tolist())
                 for i, p in enumerate(found[-1]):
                     going[i] = going[i] and not p < self._shares[i].stop
                 if number + 1 < len(self._steps) and not any(going[: self._steps[number + 1].n]):
@@ -137,16 +137,16 @@ class MtpDrafter:
         for slot, length in self._reached:
             self.seen[slot.index] = length
         if asks and steps and not self.runner.reads_free:
-            found = list(self.buffers.read_probabilities()[:steps])
+            found = self.buffers.read_probabilities()[:steps].tolist()
         made = {s.slot.index: self._made(i, s, steps, found, asks) for i, s in enumerate(self._shares)}
         return Chained(made, steps, drafts)
 
-    def _made(self, i: int, share: Share, steps: int, found: Sequence[np.ndarray], asks: bool) -> Made:
+    def _made(self, i: int, share: Share, steps: int, found: Sequence[Sequence[float]], asks: bool) -> Made:
         n = min(share.depth, steps)
         if not asks:
             return Made(n, None)
         # a head that overflows makes bad drafts: they are judged like any others
-        return Made(n, [float(np.nan_to_num(found[j][i], nan=0.0)) for j in range(n)])
+        return Made(n, [p if p == p else 0.0 for p in (found[j][i] for j in range(n))])
 
     def lay_prompts(self, reading: Sequence[tuple[Share, int]]) -> None:
         """A pass over the rows that the window reads: all but each slot's last, which waits for the token after it."""

@@ -1,34 +1,25 @@
-"""The engine's one door to choosing L: a planner that remembers how drafts fared and what windows cost. No torch.
-
-Every choice is made from past windows and from the drafter's own probabilities, never from the target's logits of the
-same window, so sampling stays exact; every schedule counts windows, never wall time.
+"""The engine's one door to choosing L: from past windows and the drafter's own probabilities, never from the target's
+logits of the same window, so that sampling stays exact; schedules count windows, never time. No torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, zip_longest
-from typing import Protocol, Unpack
+from itertools import accumulate
+from operator import mul
+from typing import Unpack
 
+from strata_cli.engine.life import Slot
 from strata_cli.engine.planning.acceptance import AcceptanceTracker, CollapseWatch
-from strata_cli.engine.planning.rows import Plan, evaluate, plan_fixed, plan_rows, plan_uniform, seats
+from strata_cli.engine.planning.rows import Plan, plan_fixed, plan_rows, plan_uniform, seats
 from strata_cli.engine.planning.steptime import StepTimeEstimator, Times, WindowCost
 from strata_cli.engine.planning.tuning import DEFAULT, Tuning
 from strata_cli.engine.types import REASONS
 
 
-class Seated(Protocol):
-    """What the planner needs of a slot that a request took."""
-
-    @property
-    def index(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class SlotView:
-    """A decoding slot as the planner sees it.
-
-    `limit`: the most rows it may take now, golden row included; `limit_reason` says why no more: "user" (spec),
-    "fits" (context or max tokens), "nodraft", "fuse". `missed`: windows it sat out in a row. Sizes in tokens.
+    """A decoding slot as the planner sees it. `limit`: the most rows it may take now, golden row included, and why no
+    more: "user" (spec), "fits" (context or max tokens), "nodraft", "fuse". `missed`: windows it sat out in a row.
     """
 
     slot: int
@@ -44,9 +35,7 @@ class SlotView:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Rows of one slot in the window (0 = it sits out), and one of `types.REASONS`. `depth`: the most drafts that its
-    chain makes; `stop`: a draft whose own probability is below it ends the chain (0: none does).
-    """
+    """Rows of a slot (0: it sits out), why (`types.REASONS`), the most drafts it makes, a probability that ends it."""
 
     L: int
     reason: str
@@ -74,28 +63,25 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Part:
-    """A slot in this window. `drafts`: those that its chain made, as far as they count."""
+    """A slot in this window. `survivals`: of all drafts that it may make, `chances`: to hold, of those that it made."""
 
     view: SlotView
-    survivals: list[float]  # of all drafts that it might make
+    survivals: list[float]
     choice: Choice = Choice(0, "sitout", 0)
     probe: bool = False  # its rows are not as planned, to learn
-    drafts: int = 0
-    ended: bool = False  # the chain, by a draft below the threshold
     probabilities: Sequence[float | None] = ()
-    chances: list[float] = field(default_factory=list)  # of each draft, to hold once it is reached
+    chances: list[float] = field(default_factory=list)
+    ended: bool = False  # its chain, by a draft below the threshold
+    settled: Choice = Choice(0, "sitout", 0)
 
 
 class Planner:
     """Chooses L for the decoding slots of each window: `choose`, then what was drafted to `settle`, then `record`.
 
-    Args:
-        spec: most drafts in a chain. rows: row budget of a window. plan: "rows" or "uniform". fair: "total" or "slots".
-        varlen: False: L is fixed at the limit, cut only by the budget. batch: number of slots.
-        bucket: rows after padding. min_p: a draft less probable than this ends its chain and gets no row.
-        certain: a draft that was made gets a row, always: under rejection sampling the text would be biased if it were
-            left out for what it is. Whether another one follows it may depend on it.
-
+    spec: most drafts in a chain. rows: budget of a window. plan: "rows" or "uniform". fair: "total" or "slots". varlen:
+    False: L is fixed at the limit, cut only by the budget. batch: number of slots. bucket: rows after padding. min_p: a
+    draft less probable ends its chain and gets no row. certain: a draft that was made gets a row, always: rejection
+    sampling would be biased if it were left out for what it is (whether another one follows it may depend on it).
     `asks`: whether settling this window wants the drafts' probabilities.
     """
 
@@ -119,21 +105,22 @@ class Planner:
         self.acceptance = AcceptanceTracker(batch, spec, tuning)
         self.steptime = StepTimeEstimator(self.rows, bucket, tuning)
         self._collapse = CollapseWatch(tuning)
-        self._window = self._measured = self._turn = 0
-        self._tried = [[0] * spec for _ in range(batch)]  # the window in which each position was last verified
-        self._last = [0] * batch  # L as last planned; 0: not yet
+        self.warning = self._collapse.warning  # acceptance collapsed: one line with the figure, once
+        self._window = self._turn = 0
+        self._probed = [0] * batch  # the window in which a slot was last tried with more than was planned
         self._parts: dict[int, _Part] = {}
-        self._cost: WindowCost | None = None  # by which rows are settled; None: as they were chosen
+        self._again: tuple[Plan, WindowCost] | None = None  # by which rows are settled; None: as they were chosen
+        self._best = plan_rows if plan == "rows" else plan_uniform
 
-    def admit(self, slot: Seated) -> None:
+    def admit(self, slot: Slot) -> None:
         """A new request took the slot."""
         self.acceptance.reset(slot.index)
-        self._tried[slot.index], self._last[slot.index] = [self._window] * self.spec, 0
+        self._probed[slot.index] = self._window
 
     def release(self, slot: int) -> None:
         """The slot's request left it."""
 
-    def undo(self, slot: Seated) -> None:
+    def undo(self, slot: Slot) -> None:
         """What failed half way taught nothing."""
 
     def choose(self, views: Sequence[SlotView]) -> list[Choice]:
@@ -141,7 +128,7 @@ class Planner:
         views = [v if v.limit <= self.spec + 1 else replace(v, limit=self.spec + 1, limit_reason="user") for v in views]
         at = seats([v.missed for v in views], self.rows)
         parts = [_Part(v, self.acceptance.survival(v.slot, v.limit - 1)) for v in (views[i] for i in at)]
-        self._cost = None
+        self._again = None
         if parts and self.varlen:
             self._adapt(parts)
         elif parts:
@@ -149,49 +136,49 @@ class Planner:
             for p, L in zip(parts, plan_fixed([p.view.limit for p in parts], self.rows, self._turn % len(parts))):
                 p.choice = Choice(L, p.view.limit_reason if p.view.limit == L else "budget", L - 1, self.min_p)
         self._parts = {p.view.slot: p for p in parts}
-        self.asks = self._cost is not None or self.min_p > 0
+        self.asks = self._again is not None or self.min_p > 0
         return [self._parts[v.slot].choice if v.slot in self._parts else Choice(0, "sitout", 0) for v in views]
 
     def settle(self, made: Mapping[int, Made]) -> dict[int, Choice]:
         """Rows of each slot that was to draft, now that its drafter made so many drafts. What a chain holds behind its
         first draft below the threshold does not count: it is the same whether the chain stopped there or ran on.
         """
-        parts = list(self._parts.values())
-        steps = [self._follow(self._parts[slot], m) for slot, m in made.items()]
-        L = [min(p.choice.L, p.drafts + 1) for p in parts]
-        if self._cost is not None and any(q is not None for p in parts for q in p.probabilities):
-            paid = self._cost.other + self._cost.chain(max(steps), sum(steps))
-            cost = WindowCost(self._cost.verify, other=paid)
-            L = self._best([p.survivals for p in parts], [p.drafts + 1 for p in parts], cost).L
-        for p, n in zip(parts, L):
-            if (own := made.get(p.view.slot)) is None:  # it does not draft, or pages ran short for it
-                continue
+        limits = dict.fromkeys(self._parts, 1)
+        for slot, m in made.items():
+            p = self._parts[slot]
+            known = [*(m.probabilities or ()), *[None] * m.drafts][: m.drafts]
+            low = next((j for j, q in enumerate(known) if q is not None and q < p.choice.stop), None)
+            p.ended, p.probabilities = low is not None, known if low is None else known[: low + 1]
+            p.chances = self.acceptance.chances(slot, p.probabilities if self._again else [None] * len(p.probabilities))
+            dropped = p.ended and not self.certain and (p.probabilities[-1] or 0.0) < self.min_p
+            limits[slot] += len(p.chances) - dropped
+        L = [min(p.choice.L, limits[slot]) for slot, p in self._parts.items()]
+        if self._again is not None and any(q is not None for slot in made for q in self._parts[slot].probabilities):
+            # what is drafted is paid for; a row must bring as much for its time as windows do in general, not this one
+            (usual, cost), many = self._again, 100 * (self.fair == "total")
+            steps = [len(self._parts[slot].chances) for slot in made]
+            cost = WindowCost(cost.verify, other=cost.other + cost.chain(max(steps), sum(steps)) + many * usual.ms)
+            survivals = [list(accumulate(p.chances, mul)) for p in self._parts.values()]
+            L = self._best(survivals, [*limits.values()], self.rows, cost, self.fair, many * usual.tokens).L
+        for p, n, limit in zip(self._parts.values(), L, limits.values()):
             reason = p.view.limit_reason if n == p.view.limit else p.choice.reason
             if n < p.choice.L:
-                gave_out = n == p.drafts + 1 == own.drafts + 1 and not p.ended
-                reason = "nodraft" if gave_out else "acceptance"
-            p.choice = replace(p.choice, L=n, reason=reason)
-        return {slot: self._parts[slot].choice for slot in made}
+                reason = "nodraft" if n == limit and not p.ended else "acceptance"
+            p.settled = replace(p.choice, L=n, reason=reason)
+        return {slot: self._parts[slot].settled for slot in made}
 
     def record(self, outcomes: Sequence[Outcome], **times: Unpack[Times]) -> None:
         """One window's outcomes (one per decoding slot), and what it cost."""
         self._window += 1
-        self.acceptance.tick()
         for o in outcomes:
-            p = self._parts.get(o.slot)
-            if p is None or not o.L:
+            if not o.L or (p := self._parts.get(o.slot)) is None:
                 continue
             # a draft that got no row counts by its chance: else only those that looked good would count
             left_out = p.chances[o.verified] if o.verified == o.L - 1 < len(p.chances) else None
             self.acceptance.observe(o.slot, o.verified, o.accepted, p.probabilities, left_out)
-            self._tried[o.slot][: o.verified] = [self._window] * o.verified
             if o.verified:
                 self._collapse.observe(p.view.ctx, o.accepted > 0)
         self.steptime.record(**times)
-
-    def warning(self) -> str | None:
-        """Acceptance collapsed: one line with the figure, once."""
-        return self._collapse.warning()
 
     def _adapt(self, parts: list[_Part]) -> None:
         """Choose for all parts. One whose context costs more than its share of tokens brings is taken from them, but
@@ -200,122 +187,64 @@ class Planner:
         base = self.steptime.cost()
         while True:
             cost = replace(base, other=base.other + base.per_ctx * sum(p.view.ctx for p in parts))
-            plan = self._plan(parts, cost)
-            free = [i for i, p in enumerate(parts) if p.view.missed < self.tuning.max_missed]
-            if self.fair != "total" or len(parts) == 1 or not free or not base.per_ctx:
-                break
-            k = max(free, key=lambda i: parts[i].view.ctx)
+            plan = self._best([p.survivals for p in parts], [p.view.limit for p in parts], self.rows, cost, self.fair)
+            free = [(p.view.ctx, k) for k, p in enumerate(parts) if p.view.missed < self.tuning.max_missed]
+            ctx, k = max(free, default=(0, 0))
             tokens = 1.0 + sum(parts[k].survivals[: plan.L[k] - 1])
-            if tokens >= plan.value * base.per_ctx * parts[k].view.ctx:
+            if self.fair != "total" or len(parts) == 1 or tokens >= plan.value * base.per_ctx * ctx:
                 break
             del parts[k]
-        for p, n in zip(parts, plan.L):
-            self._last[p.view.slot] = n
         learning = self._explore(parts, plan, cost)
-        ends = [(n - 1, 0.0) for n in learning or plan.L]
+        L, value, row, deepest = learning or plan.L, plan.tokens / plan.ms, 0.0, 0
         if learning is None and not self.certain and self.tuning.bins:
-            self._cost, ends = cost, self._depths(parts, plan, cost)
-        for k, (p, n, (depth, stop)) in enumerate(zip(parts, learning or plan.L, ends)):
-            p.choice = Choice(n, self._reason(parts, k, n, plan, cost), depth, max(stop, self.min_p))
-
-    def _best(self, survivals: Sequence[Sequence[float]], limits: Sequence[int], cost: WindowCost) -> Plan:
-        chooser = plan_rows if self.plan == "rows" else plan_uniform
-        return chooser(survivals, limits, self.rows, cost, self.fair)
-
-    def _plan(self, parts: Sequence[_Part], cost: WindowCost) -> Plan:
-        """The best plan, or the last window's if that is all but as good (hysteresis: L does not thrash)."""
-        survivals, share = [p.survivals for p in parts], self.tuning.stay
-        best = self._best(survivals, [p.view.limit for p in parts], cost)
-        last = [self._last[p.view.slot] for p in parts]
-        if sum(last) > self.rows or not all(0 < n <= p.view.limit for n, p in zip(last, parts)):
-            return best
-        stay = evaluate(last, survivals, cost, self.fair)
-        near = best.value * (1 - share) if self.fair == "total" else best.value - len(last) * share
-        return stay if stay.value >= near else best
+            self._again = plan, cost
+            row = value * (cost.verify[sum(L)] - cost.verify[len(L)]) / max(sum(L) - len(L), 1)
+            # a step is paid once: where rows can be settled by probabilities, whoever has a chance drafts along
+            deepest = (max(L) - 1) * any(self.acceptance.bins.seen)
+        for p, n in zip(parts, L):
+            depth = max(n - 1, sum(s > value * cost.draft for s in p.survivals[:deepest]))
+            stop = self.acceptance.hopeless(p.view.slot, row) if depth and row else 0.0
+            p.choice = Choice(n, self._reason(p, n, plan, cost), depth, max(stop, self.min_p))
 
     def _explore(self, parts: Sequence[_Part], plan: Plan, cost: WindowCost) -> list[int] | None:
-        """L of a window that is run to learn: the best one if what is not known, or not lately, were good news. None
-        where there is nothing, or where even so the plan would stand.
-
-        Good news of a number of rows: it costs no more than fewer do. Of positions left out for long: they hold once
-        they are reached; others whose turn is near come along, as a step of the chain is paid once.
+        """L of a window that is run to learn: the best one if what is not known, or not lately, were good news (rows
+        cost no more than fewer do; a position left out for long holds once it is reached). None: the plan stands.
         """
-        survivals, limits = [p.survivals for p in parts], [p.view.limit for p in parts]
-        bucket, known, verify, padded = 0, False, cost.verify, self.steptime.padded
-        if self._window >= self._measured + self.tuning.measure:
-            self._measured = self._window
-            sums: Sequence[int] = range(len(parts), min(self.rows, sum(limits)) + 1)
+        t, limits, padded, verify = self.tuning, [p.view.limit for p in parts], self.steptime.padded, cost.verify
+        survivals, bucket = [p.survivals for p in parts], 0
+        if self._window % t.measure == 0:
+            sums = {*range(len(parts), min(self.rows, sum(limits)) + 1)}
             if self.plan == "uniform":
-                most = self.rows // len(parts)
-                sums = sorted({sum(min(n, limit) for limit in limits) for n in range(1, most + 1)})
-            bucket, known = self.steptime.wanted(sums)
+                sums = {sum(min(n, limit) for limit in limits) for n in range(1, self.rows // len(parts) + 1)}
+            bucket, forced = self.steptime.wanted(sums)
         if bucket:
-            low = verify[max(padded.index(bucket) - 1, 1)] if known else 1e-3  # all but free
+            low = 1e-3 if forced else verify[max(padded.index(bucket) - 1, 1)]
             verify = [low if b == bucket else ms for b, ms in zip(padded, verify)]
         else:
-            at = [(self._tried[p.view.slot], n - 1) for p, n in zip(parts, plan.L)]
-            waits = [self._window - tried[j] if j + 1 < m else 0 for (tried, j), m in zip(at, limits)]
-            if max(waits) < self.tuning.probe:
+            waits = [(self._window - self._probed[p.view.slot]) * (n < p.view.limit) for p, n in zip(parts, plan.L)]
+            if max(waits) < t.probe:
                 return None
             survivals = [[*p.survivals[: n - 1], [1.0, *p.survivals][n - 1]] for p, n in zip(parts, plan.L)]
-            limits = [n + (2 * wait > self.tuning.probe) for n, wait in zip(plan.L, waits)]
-            for (tried, j), wait in zip(at, waits):
-                if wait >= self.tuning.probe:
-                    tried[j] = self._window  # if it would not pay even so, it is put off
-        L = self._best(survivals, limits, replace(cost, verify=verify)).L
+            # those whose turn is near come along, as a step of the chain is paid once
+            limits = [n + (2 * wait > t.probe) for n, wait in zip(plan.L, waits)]
+            for p, wait in zip(parts, waits):  # also where it would not pay: it is put off
+                self._probed[p.view.slot] += wait * (2 * wait > t.probe)
+        L = self._best(survivals, limits, self.rows, replace(cost, verify=verify), self.fair).L
         if plan.L == L or (bucket and padded[sum(L)] != bucket):
             return None
         for p, n, planned in zip(parts, L, plan.L):
             p.probe = n != planned
         return L
 
-    def _depths(self, parts: Sequence[_Part], plan: Plan, cost: WindowCost) -> list[tuple[int, float]]:
-        """How deep each slot's chain may go, and the probability that ends it: as far as planned, and further where
-        drafts are worth it once their probabilities tell which of them deserve a row.
-        """
-        value, rows, slots = plan.tokens / plan.ms, sum(plan.L), len(parts)
-        row = value * (cost.verify[rows] - cost.verify[slots]) / max(rows - slots, 1)
-        if rows >= self.rows:  # then a row costs what it would bring another slot
-            row = max(row, min((p.survivals[n - 2] for p, n in zip(parts, plan.L) if n > 1), default=0.0))
-        worth = [self.acceptance.worth(p.view.slot, p.view.limit - 1, row, value * cost.draft) for p in parts]
-        ends = []
-        for k in (0, 1):  # without and with their probabilities
-            steps = (sum(w[k] for w in at) - value * cost.step for at in zip_longest(*worth, fillvalue=(0.0, 0.0)))
-            totals = [0.0, *accumulate(steps)]
-            ends.append(totals.index(max(totals)))
-        planned = max(plan.L) - 1
-        deepest = max(planned, min(ends[1], planned + ends[1] - ends[0]))
-        depths = [max(n - 1, sum(told > 0.0 for _, told in w[:deepest])) for n, w in zip(plan.L, worth)]
-        stops = [self.acceptance.hopeless(p.view.slot, row) if depth else 0.0 for depth, p in zip(depths, parts)]
-        return list(zip(depths, stops))
-
-    def _follow(self, part: _Part, made: Made) -> int:
-        """Read one slot's chain as far as it counts: its length, and what its drafts are worth."""
-        part.probabilities = [*(made.probabilities or ()), *[None] * made.drafts][: made.drafts]
-        part.drafts, part.survivals, s = made.drafts, [*part.survivals], [1.0, *part.survivals]
-        for j, p in enumerate(part.probabilities, 1):
-            expected = chance = s[j] / s[j - 1]
-            if p is not None and self._cost is not None:
-                chance = self.acceptance.sharpened(part.view.slot, j, p)
-                s[j:] = [x * chance / expected for x in s[j:]]
-            part.chances.append(chance)
-            if p is not None and p < part.choice.stop:
-                part.ended, part.survivals = True, s[1:]
-                part.drafts = j if self.certain or p >= self.min_p else j - 1
-                return j
-        part.survivals = s[1:]
-        return made.drafts
-
-    def _reason(self, parts: Sequence[_Part], k: int, n: int, plan: Plan, cost: WindowCost) -> str:
-        """Why slot k got n rows and no more."""
-        view = parts[k].view
-        if parts[k].probe:
+    def _reason(self, p: _Part, n: int, plan: Plan, cost: WindowCost) -> str:
+        """Why a slot got n rows and no more."""
+        if p.probe:
             return "probe"
-        if n == view.limit:
-            return view.limit_reason
-        if sum(plan.L) >= self.rows or (self.plan == "uniform" and n >= self.rows // len(parts)):
+        if n == p.view.limit:
+            return p.view.limit_reason
+        rows = sum(plan.L)
+        if rows >= self.rows or (self.plan == "uniform" and n >= self.rows // len(plan.L)):
             return "budget"
         # would a draft that is sure to be accepted pay? then it is this slot's acceptance that holds it back
-        sure = [[*p.survivals[: m - 1], 1.0] for p, m in zip(parts, plan.L)]
-        more = [m + (i == k) for i, m in enumerate(plan.L)]
-        return "acceptance" if evaluate(more, sure, cost, self.fair).value > plan.value else "cost"
+        ms = cost.ms(rows + 1, max(n, max(plan.L) - 1), rows + 1 - len(plan.L))
+        return "acceptance" if (plan.tokens + 1.0) * plan.ms > plan.tokens * ms else "cost"

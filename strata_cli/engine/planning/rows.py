@@ -1,9 +1,7 @@
 """How many rows each slot gets in a window: pure functions of survivals, limits, a row budget and a cost. No torch.
 
-Survivals s_1 >= s_2 >= ... of a slot are the chances that its first, second, ... draft is accepted, so L rows are
-expected to yield 1 + s_1 + ... + s_(L-1) tokens. A limit is the most rows a slot may take, golden row included.
-Fairness "total" maximises expected tokens per ms; "slots" the sum over slots of log(expected tokens) - log(ms), which
-is proportional fairness between them.
+L rows are expected to yield 1 + s_1 + ... + s_(L-1) tokens. A limit is the most rows a slot may take. Fairness "total"
+maximises expected tokens per ms; "slots" the sum over slots of log(expected tokens) - log(ms), proportional fairness.
 """
 
 from collections.abc import Sequence
@@ -28,28 +26,30 @@ class Plan:
 def evaluate(L: Sequence[int], survivals: Survivals, cost: WindowCost, fair: str = "total") -> Plan:
     """The plan that gives slot i exactly `L[i]` >= 1 rows."""
     yields = [1.0 + sum(s[: n - 1]) for n, s in zip(L, survivals, strict=True)]
-    rows, tokens = sum(L), sum(yields)
-    ms = cost.ms(rows, max(L) - 1, rows - len(L))
+    tokens, ms = sum(yields), cost.ms(sum(L), max(L) - 1, sum(L) - len(L))
     value = tokens / ms if fair == "total" else sum(map(log, yields)) - len(L) * log(ms)
     return Plan(list(L), tokens, ms, value)
 
 
-def plan_uniform(survivals: Survivals, limits: Sequence[int], rows: int, cost: WindowCost, fair: str = "total") -> Plan:
-    """One L for all slots (cut to each slot's own limit): the one of greatest value. Needs rows >= slots >= 1."""
+def plan_uniform(
+    survivals: Survivals, limits: Sequence[int], rows: int, cost: WindowCost, fair: str = "total", beside: float = 0.0
+) -> Plan:
+    """One L for all slots, cut to each one's limit: the one of greatest value. `beside`: as `plan_rows`."""
     most = min(max(limits), rows // len(limits))
     plans = (evaluate([min(n, limit) for limit in limits], survivals, cost, fair) for n in range(1, most + 1))
-    return max(plans, key=lambda plan: plan.value)
+    return max(plans, key=lambda plan: plan.value + beside / plan.ms)
 
 
-def plan_rows(survivals: Survivals, limits: Sequence[int], rows: int, cost: WindowCost, fair: str = "total") -> Plan:
+def plan_rows(
+    survivals: Survivals, limits: Sequence[int], rows: int, cost: WindowCost, fair: str = "total", beside: float = 0.0
+) -> Plan:
     """Each slot its own L: the best over every chain depth and every number of rows. Needs rows >= slots >= 1.
+    `beside`: tokens that come in the time of `cost.other` whatever is chosen (for fairness "total").
 
-    For a given depth and number of rows the best choice is the rows of greatest gain, over all slots together. A slot's
-    gains never rise with position, so the choice is a prefix of each slot's chain, and this greedy is exact: no other
-    allocation has a greater value (separable concave allocation). L = 1 for every slot is always among the candidates.
+    For a depth and a number of rows those of greatest gain over all slots are best; gains never rise with position, so
+    they are a prefix of each chain, and this greedy is exact. L = 1 for every slot is always among the candidates.
     """
-    slots, deepest = len(limits), max(limits) - 1
-    total = fair == "total"
+    slots, deepest, total = len(limits), max(limits) - 1, fair == "total"
     gains: list[tuple[float, int, int]] = []  # (minus gain, position, slot): ties go to shallow positions first
     width = [0.0] * deepest  # what all slots together gain at a position
     for i, limit in enumerate(limits):
@@ -60,15 +60,14 @@ def plan_rows(survivals: Survivals, limits: Sequence[int], rows: int, cost: Wind
             gains.append((-s, j, i))
             width[j] += s
     gains.sort()
-    room = rows - slots
-    by_drafts = [ms + cost.draft * n for n, ms in enumerate(cost.verify[slots : slots + room + 1])]
-    by_drafts += [inf] * (len(gains) - room)
-    base, fixed, step = float(slots) if total else 0.0, cost.other + cost.start, cost.step
+    by_drafts = [ms + cost.draft * n for n, ms in enumerate(cost.verify[slots : rows + 1])]
+    by_drafts += [inf] * (len(gains) + slots - rows)
+    base, fixed, step = slots + beside if total else 0.0, cost.other + cost.start, cost.step
     # under "slots" the geometric mean of the slots' tokens per ms: the same order as the sum of logarithms
     best = (base if total else 1.0) / (by_drafts[0] + cost.other)
     best_depth = best_drafts = 0
     for depth in range(1 if step else max(deepest, 1), deepest + 1):
-        if total and width[depth - 1] <= best * step:
+        if step and total and width[depth - 1] <= best * step:
             break  # this step and all further ones bring less than their time does otherwise
         chain, gained, n = fixed + step * depth, base, 0
         for gain, j, _ in gains:
@@ -78,26 +77,21 @@ def plan_rows(survivals: Survivals, limits: Sequence[int], rows: int, cost: Wind
                 value = (gained if total else exp(gained / slots)) / (by_drafts[n] + chain)
                 if value > best:
                     best, best_depth, best_drafts = value, depth, n
-    L = [1] * slots
-    for _, _, i in [g for g in gains if g[1] < best_depth][:best_drafts]:
-        L[i] += 1
-    return evaluate(L, survivals, cost, fair)
+    taken = [i for _, j, i in gains if j < best_depth][:best_drafts]
+    return evaluate([1 + taken.count(i) for i in range(slots)], survivals, cost, fair)
 
 
 def plan_fixed(limits: Sequence[int], rows: int, first: int = 0) -> list[int]:
     """Every slot its limit, cut to the budget: rows go round one at a time, starting with slot `first`."""
-    slots = len(limits)
-    L = [1] * slots
-    left = rows - slots
-    order = [(first + k) % slots for k in range(slots)]
+    L, left = [1] * len(limits), rows - len(limits)
+    order = [(first + k) % len(limits) for k in range(len(limits))]
     while wanting := [i for i in order if L[i] < limits[i]][: max(left, 0)]:
+        left -= len(wanting)
         for i in wanting:
             L[i] += 1
-        left -= len(wanting)
     return L
 
 
 def seats(missed: Sequence[int], rows: int) -> list[int]:
     """Which slots (indices, in order) take part when the budget has `rows` rows: those that missed most windows."""
-    order = sorted(range(len(missed)), key=lambda i: (-missed[i], i))
-    return sorted(order[:rows])
+    return sorted(sorted(range(len(missed)), key=lambda i: (-missed[i], i))[:rows])

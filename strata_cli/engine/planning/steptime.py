@@ -1,22 +1,17 @@
 """What a window costs in milliseconds, measured while running. No torch.
 
-A window of R rows, with a chain of `depth` steps that made `drafts` drafts in all, is taken to cost
-
-    verify(bucket(R)) + per_ctx * (tokens of context of its slots)
-    + start + step * depth + draft * drafts      (only if anybody drafts; `start` is the catch-up)
-    + other                                      (planning, sampling, commit: the host's part)
-
-so one chain step with n slots drafting costs step + draft * n. `verify` is a step function: rows are padded to a bucket
-(a row tile on the CPU, a captured graph on a GPU), so a row within the bucket is free.
+A window of R rows is taken to cost verify(bucket(R)) + per_ctx * (tokens of context of its slots) + other (the host's
+part), and for a chain start (the catch-up) + step * depth + draft * (drafts in all). `verify` is a step function: rows
+are padded to a bucket (a row tile on the CPU, a captured graph on a GPU).
 """
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import mul
 from statistics import median
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 from strata_cli.engine.planning.tuning import DEFAULT, Tuning
 
@@ -42,9 +37,8 @@ class WindowCost:
 
 
 class Times(TypedDict):
-    """What a window of `rows` rows (before padding) over contexts of `ctx_total` tokens cost in ms; its chain had `depth`
-    steps and made `drafts` drafts, verified or not. None for a part that does not show what a window of decode rows
-    costs: it also carried prompt rows, or was done twice.
+    """What a window of `rows` rows (before padding) cost in ms, its chain having made `drafts` drafts in `depth` steps.
+    None for a part that does not show what decode rows cost: it also carried prompt rows, or was done twice.
     """
 
     rows: int
@@ -54,11 +48,6 @@ class Times(TypedDict):
     verify_ms: float | None
     draft_ms: float | None
     other_ms: float | None
-
-
-def cut(ms: float, expected: float, share: float) -> float:
-    """`ms`, or where it is further than that share from what was expected, that far."""
-    return min(max(ms, expected * (1.0 - share)), expected * (1.0 + share))
 
 
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
@@ -78,14 +67,13 @@ class _Chain:
 
     def __init__(self, tuning: Tuning):
         self.tuning, self.keep, self.n = tuning, 1.0 - 1.0 / tuning.shared, 0
-        self.ms = list(tuning.chain_ms)
+        self.ms, self.xy = list(tuning.chain_ms), list(tuning.chain_ms)
         self.xx = [[float(i == j) for j in range(3)] for i in range(3)]
-        self.xy = list(self.ms)
 
     def add(self, depth: int, drafts: int, ms: float) -> None:
         x = (1.0, depth, drafts)
         if self.n >= self.tuning.trusted:
-            ms = cut(ms, sum(map(mul, self.ms, x)), self.tuning.unlike)
+            ms = self.tuning.cut(ms, sum(map(mul, self.ms, x)))
         self.n += 1
         for i, a in enumerate(x):
             self.xy[i] = self.xy[i] * self.keep + a * ms
@@ -94,138 +82,90 @@ class _Chain:
             self.ms[i] = max(0.0, self.ms[i] + (self.xy[i] - sum(map(mul, row, self.ms))) / row[i])
 
 
-@dataclass(slots=True)
 class _Bucket:
-    """Windows of one padded number of rows."""
+    """Windows of one padded number of rows: recent times without context, and means over time with it."""
 
-    ms: deque[float]  # recent times, context taken out
-    last: int = 0  # window in which it was last run, or asked for
-    seen: int = 0
-    mean_ctx: float = 0.0
-    mean_ms: float = 0.0
+    def __init__(self, samples: int):
+        self.ms = deque[float](maxlen=samples)
+        self.last = self.asked = self.seen = 0  # windows: last run, last asked for; times run
+        self.median = self.mean_ctx = self.mean_ms = 0.0
 
 
 class StepTimeEstimator:
     """Measured ms of windows up to `rows` rows, padded by `bucket`; `cost()` is the current WindowCost.
 
-    Each bucket that was really run gives the median of its recent samples, less an allowance while they are few;
-    these are made non-decreasing; between two such buckets is interpolated, beyond them the nearest holds: rows are
-    free until they are seen not to be, and so get tried.
+    Each bucket that was really run gives the median of its recent times, made non-decreasing over buckets; what lies
+    between is interpolated, beyond them the nearest holds: rows are free until they are seen not to be.
     """
 
     def __init__(self, rows: int, bucket: Callable[[int], int], tuning: Tuning = DEFAULT):
         self.padded = [0] + [bucket(r) for r in range(1, rows + 1)]
         assert all(r <= p for r, p in enumerate(self.padded)), "a bucket holds the rows padded to it"
-        self.tuning = tuning
-        self.per_ctx = 0.0
-        self._buckets: dict[int, _Bucket] = {}
+        self.tuning, self._windows = tuning, 0
+        self._buckets = {b: _Bucket(tuning.samples) for b in sorted({*self.padded[1:]})}
         self._chain = _Chain(tuning)
         self._other: deque[float] = deque(maxlen=tuning.samples)
-        self._sxx = self._sxy = self._noise = 0.0
-        self._windows = self._new = 0
-        self._cost = self._fit()
+        self.per_ctx = self._sxx = self._sxy = 0.0
 
-    def record(
-        self,
-        *,
-        rows: int,
-        depth: int,
-        drafts: int,
-        ctx_total: int,
-        verify_ms: float | None,
-        draft_ms: float | None,
-        other_ms: float | None,
-    ) -> None:
+    def record(self, **times: Unpack[Times]) -> None:
         """One window's times."""
         self._windows += 1
-        self._new += 1
-        samples = 1
-        if verify_ms is not None and rows:
-            bucket = self._buckets.setdefault(self.padded[rows], _Bucket(deque(maxlen=self.tuning.samples)))
-            self._learn_context(bucket, ctx_total, verify_ms)
-            self._add(bucket, max(verify_ms - self.per_ctx * ctx_total, 1e-3))  # no window is free
-            samples = len(bucket.ms)
-        if draft_ms is not None and depth:
-            self._chain.add(depth, drafts, draft_ms)
-        if other_ms is not None:
-            self._other.append(other_ms)
-        if 2 * self._new >= samples or self._chain.n <= self.tuning.trusted:  # fewer hardly change a median
-            self._new, self._cost = 0, self._fit()
+        if (ms := times["verify_ms"]) is not None and times["rows"]:
+            bucket = self._buckets[self.padded[times["rows"]]]
+            self._learn_context(bucket, times["ctx_total"], ms)
+            ms = max(ms - self.per_ctx * times["ctx_total"], 1e-3)  # no window is free
+            long_ago = bucket.last + self.tuning.doubt * len(bucket.ms) < self._windows
+            while long_ago and len(bucket.ms) > 2 and abs(ms / bucket.median - 1.0) > self.tuning.unlike:
+                bucket.ms.popleft()  # the machine became slower or faster since
+            bucket.ms.append(ms)
+            bucket.last, bucket.median = self._windows, median(bucket.ms)
+        if (ms := times["draft_ms"]) is not None and times["depth"]:
+            self._chain.add(times["depth"], times["drafts"], ms)
+        if (ms := times["other_ms"]) is not None:
+            self._other.append(ms)
 
-    def cost(self) -> WindowCost:
-        return self._cost
-
-    def wanted(self, choices: Sequence[int]) -> tuple[int, bool]:
-        """A bucket of these numbers of rows (ascending) that is worth running to learn its cost, and whether it is
-        known by now.
-
-        Unknown: the least, the most, or one in a wide gap. Known: one that was not run for as many windows as its
-        samples are worth; a burst of other work may have spoilt them, and what seems slow is not run by itself.
+    def wanted(self, choices: Iterable[int]) -> tuple[int, bool]:
+        """A bucket of these numbers of rows that may be worth running to learn its cost (0: none), and whether by all
+        means: the least and the most while they are unknown. Any other one that was not run for as many windows as its
+        samples are worth: what seems slow is not run by itself, and a burst of other work may have made it seem so.
         """
-        buckets = sorted({self.padded[r] for r in choices})
-        for b in (buckets[0], buckets[-1], *buckets):
-            if not self._trusted(b):
-                return b, False
-        b = min(buckets, key=lambda b: self._due(self._buckets[b]))
-        if self._due(self._buckets[b]) > self._windows:
+        asked = {self.padded[r]: self._buckets[self.padded[r]] for r in choices}
+        for b in (min(asked), max(asked)):
+            if len(asked[b].ms) < self.tuning.trusted:
+                return b, True
+        due = {b: max(k.last, k.asked) + self.tuning.doubt * (len(k.ms) or 1) for b, k in asked.items()}
+        b = min(due, key=lambda b: due[b])
+        if due[b] > self._windows:
             return 0, False
-        self._buckets[b].last = self._windows  # whether it is run then or not
-        return b, True
-
-    def _trusted(self, b: int) -> bool:
-        return b in self._buckets and len(self._buckets[b].ms) >= self.tuning.trusted
-
-    def _due(self, bucket: _Bucket) -> float:
-        return bucket.last + self.tuning.doubt * len(bucket.ms)
-
-    def _add(self, bucket: _Bucket, ms: float) -> None:
-        if self._due(bucket) < self._windows and bucket.ms and abs(ms / median(bucket.ms) - 1.0) > self.tuning.unlike:
-            while len(bucket.ms) > 2:  # the machine became slower or faster since
-                bucket.ms.popleft()
-        bucket.ms.append(ms)
-        bucket.last = self._windows
+        asked[b].asked = self._windows  # whether it is run then or not
+        return b, False
 
     def _learn_context(self, bucket: _Bucket, ctx: int, ms: float) -> None:
-        """Slope of ms over context, from how windows of one bucket differ: pooled over buckets, never negative.
-
-        Shrunk by its own uncertainty, to zero where that is too much: contexts that hardly differ say nothing.
-        """
-        t = self.tuning
+        """Slope of ms over context within buckets; shrunk to zero where contexts hardly differ, which says nothing."""
+        t, dx = self.tuning, ctx - bucket.mean_ctx
+        if bucket.seen >= t.trusted:
+            dy = t.cut(ms, bucket.mean_ms + self.per_ctx * dx) - bucket.mean_ms
+            self._sxx = self._sxx * self._chain.keep + dx * dx
+            self._sxy = self._sxy * self._chain.keep + dx * dy
+            self.per_ctx = max(self._sxy, 0.0) / (self._sxx + t.ctx_doubt * ctx * ctx + 1.0)
         bucket.seen += 1
-        dx, weight, keep = ctx - bucket.mean_ctx, max(1.0 / bucket.seen, 0.5 / t.samples), 1.0 - 1.0 / t.shared
-        if bucket.seen > t.trusted:
-            expected = bucket.mean_ms + self.per_ctx * dx
-            ms = cut(ms, expected, t.unlike)
-            self._sxx = self._sxx * keep + dx * dx
-            self._sxy = self._sxy * keep + dx * (ms - bucket.mean_ms)
-            self._noise = self._noise or (t.unlike * expected) ** 2  # at first the worst that the cut lets through
-            self._noise += ((ms - expected) ** 2 - self._noise) * 0.5 / t.samples
-            doubt = t.ctx_sure**2 * self._noise * self._sxx / self._sxy**2 if self._sxy > 0 else 1.0
-            self.per_ctx = self._sxy / self._sxx * (1.0 - doubt) if doubt < 1.0 else 0.0
+        weight = max(1.0 / bucket.seen, 0.5 / t.samples)
         bucket.mean_ctx += weight * dx
         bucket.mean_ms += weight * (ms - bucket.mean_ms)
 
-    def _fit(self) -> WindowCost:
-        known = [b for b in sorted(self._buckets) if self._trusted(b)] or sorted(self._buckets)
-        times = [self._buckets[b].ms for b in known]
-        middle = [median(ms) for ms in times]
-        # noise as the median relative deviation, times 1.48 a standard deviation (robust: outliers do not count)
-        noise = 1.48 * median([abs(x / m - 1.0) for m, ms in zip(middle, times) for x in ms] or [0.0])
-        counts = [len(ms) for ms in times]
-        hoped = [m * (1.0 - min(self.tuning.hope * noise / n**0.5, 0.5)) for m, n in zip(middle, counts)]
-        points = list(zip(known, isotonic(hoped, counts))) or [(1, 1.0)]
-        at = {b: _interpolate(points, b) for b in {*self.padded}}
-        other = median(self._other) if self._other else 0.0
-        start, step, draft = self._chain.ms
-        return WindowCost([0.0, *(at[b] for b in self.padded[1:])], start, step, draft, other, self.per_ctx)
+    def cost(self) -> WindowCost:
+        """As known by now."""
+        run = {b: k for b, k in self._buckets.items() if k.ms}
+        known = {b: k for b, k in run.items() if len(k.ms) >= self.tuning.trusted} or run
+        level = isotonic([k.median for k in known.values()], [len(k.ms) for k in known.values()]) or [1.0]
+        at = {b: _interpolate([0, *known], [level[0], *level], b) for b in self._buckets}
+        verify, (start, step, draft) = [0.0, *(at[b] for b in self.padded[1:])], self._chain.ms
+        return WindowCost(verify, start, step, draft, median(self._other or [0.0]), self.per_ctx)
 
 
-def _interpolate(points: Sequence[tuple[int, float]], x: int) -> float:
-    """Piecewise linear through `points` (sorted by x), constant beyond the first and the last."""
-    i = bisect_left(points, x, key=lambda p: p[0])
-    if i == len(points):
-        return points[-1][1]
-    if i == 0:
-        return points[0][1]
-    (x0, y0), (x1, y1) = points[i - 1], points[i]
-    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+def _interpolate(xs: Sequence[int], ys: Sequence[float], x: int) -> float:
+    """Piecewise linear through the points, as the last one beyond it."""
+    i = bisect_left(xs, x)
+    if i == len(xs) or xs[i] == x:
+        return ys[min(i, len(xs) - 1)]
+    return ys[i - 1] + (ys[i] - ys[i - 1]) * (x - xs[i - 1]) / (xs[i] - xs[i - 1])

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_cli.engine.steptime import WindowCost
-from strata_cli.engine.window import evaluate, pays, plan_fixed, plan_rows, plan_uniform, seats, uniform_limit
+from strata_cli.engine.planning.rows import evaluate, plan_fixed, plan_rows, plan_uniform, seats
+from strata_cli.engine.planning.steptime import WindowCost
 
 FLAT = WindowCost([30.0] * 65)
 
@@ -38,26 +38,26 @@ def cases(draw: st.DrawFn, slots: int = 3, depth: int = 3) -> tuple[list[list[fl
     return survivals, limits, rows, cost, draw(st.sampled_from(["total", "slots"]))
 
 
-def value(L: tuple[int, ...], survivals: list[list[float]], cost: WindowCost, fair: str, made: int = 0) -> float:
-    """From the design: (S + sum of survivals) / T, or sum of log expected tokens - S log T. Steps made are paid for."""
+def value(L: tuple[int, ...], survivals: list[list[float]], cost: WindowCost, fair: str) -> float:
+    """From the design: (S + sum of survivals) / T, or sum of log expected tokens - S log T."""
     from math import log
 
     tokens = [1 + sum(s[: n - 1]) for n, s in zip(L, survivals)]
     drafts = sum(n - 1 for n in L)
     T = cost.verify[sum(L)] + cost.other
-    if drafts or made:
-        T += cost.start + cost.step * max(made, max(L) - 1) + cost.draft * drafts
+    if drafts:
+        T += cost.start + cost.step * (max(L) - 1) + cost.draft * drafts
     return sum(tokens) / T if fair == "total" else sum(map(log, tokens)) - len(L) * log(T)
 
 
-@given(cases(), st.integers(0, 4))
-def test_plan_rows_is_the_best_of_all_allocations(case: tuple, made: int) -> None:
+@given(cases())
+def test_plan_rows_is_the_best_of_all_allocations(case: tuple) -> None:
     survivals, limits, rows, cost, fair = case
-    plan = plan_rows(survivals, limits, rows, cost, fair, made)
+    plan = plan_rows(survivals, limits, rows, cost, fair)
     everything = product(*(range(1, limit + 1) for limit in limits))
-    best = max(value(L, survivals, cost, fair, made) for L in everything if sum(L) <= rows)
+    best = max(value(L, survivals, cost, fair) for L in everything if sum(L) <= rows)
     assert plan.value == pytest.approx(best, abs=1e-9)
-    assert value(tuple(plan.L), survivals, cost, fair, made) == pytest.approx(plan.value, abs=1e-9)
+    assert value(tuple(plan.L), survivals, cost, fair) == pytest.approx(plan.value, abs=1e-9)
 
 
 @given(cases(slots=6, depth=8))
@@ -73,7 +73,6 @@ def test_within_budget_and_limits_and_no_worse_than_any_uniform_L(case: tuple) -
 
 
 def test_uniform_L_at_8_rows_and_spec_4() -> None:
-    assert [uniform_limit(4, 8, slots) for slots in (1, 2, 3, 4)] == [5, 4, 2, 2]
     for slots, most in ((1, 5), (2, 4), (3, 2), (4, 2)):
         plan = plan_uniform([survival(0.9)] * slots, [5] * slots, 8, FLAT)
         assert [most] * slots == plan.L
@@ -136,13 +135,3 @@ def test_seats_go_to_those_who_waited_longest() -> None:
     assert seats([0, 0, 1, 1], 2) == [2, 3]
     assert seats([0, 3, 0, 1], 3) == [0, 1, 3]
     assert seats([0, 0], 5) == [0, 1]
-
-
-def test_pays_is_the_value_with_one_row_more() -> None:
-    cost = WindowCost([10.0 + n for n in range(20)], step=1.0)
-    survivals = [survival(0.8), survival(0.5)]
-    for fair in ("total", "slots"):
-        plan = evaluate([2, 1], survivals, cost, fair)
-        better = evaluate([3, 1], survivals, cost, fair).value > plan.value
-        assert pays(plan, 0, survivals[0][1], survivals, cost, fair) == better
-        assert not pays(plan, 0, 0.0, survivals, cost, fair)

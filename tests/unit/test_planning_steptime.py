@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_cli.engine.steptime import GAP, TRUSTED, StepTimeEstimator, WindowCost, bucket_function, isotonic
+from strata_cli.engine.planning.steptime import StepTimeEstimator, WindowCost, isotonic
+from strata_cli.engine.planning.tuning import DEFAULT
 
-SIZES = [1, 2, 4, 8, 16]
+TRUSTED = DEFAULT.trusted
+
+
+def sizes(rows: int) -> int:
+    return next(n for n in (1, 2, 4, 8, 16) if n >= rows)
 
 
 def feed(est: StepTimeEstimator, rows: int, ms: float, n: int = 1, ctx: int = 0) -> None:
@@ -34,14 +39,8 @@ def test_isotonic_is_the_best_monotone_fit(points: list[tuple[int, int]]) -> Non
         assert fit[i] == pytest.approx(best)
 
 
-def test_buckets_as_a_list_and_as_a_function() -> None:
-    pad = bucket_function([8, 2, 4])
-    assert [pad(n) for n in (1, 2, 3, 5, 8, 9, 17)] == [2, 2, 4, 8, 8, 16, 24]
-    assert bucket_function(lambda n: -(-n // 16) * 16)(17) == 32
-
-
 def test_padding_rows_are_free() -> None:
-    est = StepTimeEstimator(16, SIZES)
+    est = StepTimeEstimator(16, sizes)
     for rows, ms in ((4, 10.0), (8, 15.0), (16, 30.0)):
         feed(est, rows, ms, 10)
     verify = est.cost().verify
@@ -52,25 +51,25 @@ def test_padding_rows_are_free() -> None:
     assert verify[5] == verify[8] == pytest.approx(25)
 
 
-def test_a_prior_until_there_is_data_then_its_shape_at_the_measured_level() -> None:
-    est = StepTimeEstimator(16, SIZES, prior=lambda n: 10.0 + n)
-    assert [est.cost().verify[n] for n in SIZES] == [11, 12, 14, 18, 26]
-    feed(est, 4, 28.0, TRUSTED)  # twice what the prior said
-    assert [est.cost().verify[n] for n in SIZES] == pytest.approx([22, 24, 28, 36, 52])
+def test_rows_are_free_until_they_are_seen_not_to_be() -> None:
+    est = StepTimeEstimator(16, sizes)
+    assert len(set(est.cost().verify[1:])) == 1 and est.cost().verify[1] > 0
+    feed(est, 4, 28.0, TRUSTED)
+    assert est.cost().verify[1:] == pytest.approx([28.0] * 16)
 
 
 def test_gaps_are_filled_between_buckets_really_run() -> None:
-    est = StepTimeEstimator(16, [4, 8, 12, 16], prior=lambda n: 1.0)
+    est = StepTimeEstimator(16, lambda n: -(-n // 4) * 4)
     feed(est, 4, 10.0, 8)
     feed(est, 12, 30.0, 8)
     verify = est.cost().verify
     assert verify[8] == pytest.approx(20)  # half way
-    assert verify[16] == pytest.approx(30)  # beyond: the nearest ratio to the prior
+    assert verify[16] == pytest.approx(30)  # beyond: as the nearest
 
 
 def test_outliers_do_not_move_it() -> None:
     rng = random.Random(0)
-    est = StepTimeEstimator(16, SIZES)
+    est = StepTimeEstimator(16, sizes)
     feed(est, 16, 900.0)  # the first run compiled
     for _ in range(60):
         feed(est, 4, 10 * (50 if rng.random() < 0.1 else rng.uniform(0.97, 1.03)))
@@ -80,7 +79,7 @@ def test_outliers_do_not_move_it() -> None:
 
 
 def test_one_sample_is_not_trusted() -> None:
-    est = StepTimeEstimator(16, SIZES, prior=lambda n: 10.0)
+    est = StepTimeEstimator(16, sizes)
     feed(est, 4, 10.0, 10)
     feed(est, 16, 500.0)
     assert est.cost().verify[16] < 20
@@ -114,7 +113,7 @@ def test_the_chain_is_learned_apart_from_verification() -> None:
 
 def test_context_costs_when_it_shows_and_only_then() -> None:
     rng = random.Random(3)
-    grows, flat = StepTimeEstimator(4, [4]), StepTimeEstimator(4, [4])
+    grows, flat = StepTimeEstimator(4, lambda n: 4), StepTimeEstimator(4, lambda n: 4)
     for _ in range(600):
         ctx = rng.choice([500, 4000, 20000])
         noise = rng.uniform(0.95, 1.05)
@@ -126,22 +125,21 @@ def test_context_costs_when_it_shows_and_only_then() -> None:
 
 
 def test_asks_for_what_was_never_run() -> None:
-    est = StepTimeEstimator(16, SIZES)
-    choices = range(2, 17)
-    for expected in (2, 16, 4, 8):  # the middle of 2 and 16 is 5.7, nearer to 4
-        wanted = est.unknown(choices)
-        assert wanted is not None and bucket_function(SIZES)(wanted) == expected
-        feed(est, wanted, 10.0 + wanted, TRUSTED)
-    assert est.unknown(choices) is None
-    assert est.unknown([8]) is None
-    assert est.unknown([1, 2]) == 1
+    est = StepTimeEstimator(16, sizes)
+    for expected in (2, 16):  # the ends by all means: they say most
+        assert est.wanted(range(2, 17)) == (expected, True)
+        feed(est, expected, 10.0 + expected, TRUSTED)
+    assert est.wanted(range(2, 17)) == (4, False)
+    assert est.wanted(range(2, 17)) == (8, False)
+    assert est.wanted(range(2, 17)) == (0, False)
+    assert est.wanted([1, 2]) == (1, True)
 
 
 def asked(est: StepTimeEstimator, windows: int, ms: float) -> list[int]:
     """The windows in which 16 rows are asked for while 4 rows run, and run then, in `ms`."""
     found = []
     for window in range(windows):
-        if est.doubtful(range(4, 17)) == 16:
+        if est.wanted([4, 16]) == (16, False):
             found.append(window)
             feed(est, 16, ms)
         feed(est, 4, 10.0)
@@ -149,33 +147,32 @@ def asked(est: StepTimeEstimator, windows: int, ms: float) -> list[int]:
 
 
 def test_what_rests_on_few_measurements_is_asked_for_again_and_ever_more_rarely() -> None:
-    est = StepTimeEstimator(16, SIZES)
+    est = StepTimeEstimator(16, sizes)
     feed(est, 4, 10.0, 50)
     feed(est, 16, 20.0, TRUSTED)
     waits = [b - a for a, b in pairwise(asked(est, 4000, 20.0))]
-    assert waits[0] == (TRUSTED + 1) ** 2, "after n samples n^2 windows"
-    assert waits == sorted(waits) and waits[-1] > GAP
-    assert len(waits) < 30
+    assert waits[0] == DEFAULT.doubt * (TRUSTED + 1)
+    assert waits == sorted(waits) and waits[-1] > 100
+    assert len(waits) < 50
 
 
-def test_a_burst_that_spoilt_all_measurements_is_found_out_after_a_gap() -> None:
-    est = StepTimeEstimator(16, SIZES)
+def test_a_burst_that_spoilt_all_measurements_is_found_out_after_a_while() -> None:
+    est = StepTimeEstimator(16, sizes)
     feed(est, 4, 10.0, 50)
     feed(est, 16, 40.0, 20)
-    feed(est, 4, 10.0, GAP + 1)
+    feed(est, 4, 10.0, 65)
     asked(est, 100, 20.0)
     assert est.cost().verify[16] == pytest.approx(20, rel=0.05)
 
 
 def test_what_is_asked_for_and_not_run_is_put_off() -> None:
     """The caller may have a reason: it is not asked in every window."""
-    est = StepTimeEstimator(16, SIZES)
+    est = StepTimeEstimator(16, sizes)
     feed(est, 4, 10.0, 50)
     feed(est, 16, 20.0, TRUSTED)
     feed(est, 4, 10.0, 2 * TRUSTED**2)
-    assert est.doubtful(range(4, 17)) == 16
-    assert est.doubtful(range(4, 17)) is None
-    assert est.doubtful(range(4, 9)) is None, "4 and 8 rows: the one runs all the time, the other never did"
+    assert est.wanted([4, 16]) == (16, False)
+    assert est.wanted([4, 16]) == (0, False)
 
 
 def test_cost_adds_up() -> None:
