@@ -13,6 +13,7 @@ from strata_kernels.params import AttentionParams, ExpertsParams, GatedDeltaPara
 from strata_kernels.table import sibling
 from strata_kernels.weight import Weight
 from strata_kernels.window import Segment
+from strata_kernels.workspace import block_bytes
 from tests.kernels.test_product import distance, packed_weight
 from tests.support.blocks import (
     Seats,
@@ -243,3 +244,41 @@ def test_drafts_that_are_kept_leave_what_reading_them_leaves() -> None:
         pool.cache["last"] = last
     assert torch.equal(at_once.cache["last"], one_by_one.cache["last"])
     assert torch.equal(at_once.state, one_by_one.state) and torch.equal(at_once.conv, one_by_one.conv)
+
+
+def test_more_drafts_than_a_pool_holds_are_refused() -> None:
+    fast, _ = twins("gated_delta")
+    p, seats = DELTA[0], Seats(1, 64)
+    with pytest.raises(AssertionError, match="decode rows"):
+        fast(randn(8, p.hidden), seats.lay([segment(0, 3, 6)]), new_recurrent(p, 1), 1, gated_delta_weights(p), p)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 130])
+def test_blocks_work_in_the_room_that_the_plan_counts(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written behind it, and a block asks for just what `workspace` says."""
+    seats, asked = Seats(1, 512), []
+
+    class Guarded:
+        def address(self, size: int) -> int:
+            self.room = torch.full((size + 4096,), 0xA5, dtype=torch.uint8)
+            asked.append(size)
+            return self.room.data_ptr()
+
+    laid = seats.lay([segment(0, 1, rows, rows > 5)])
+    cases: list[tuple[str, Any, Any, Any, int]] = []
+    for a in ATTENTION:
+        cases.append(("attention", a, packed(attention_weights(a)), new_kv(a, seats), a.heads * a.head_dim // 8))
+    for d in DELTA:
+        cases.append(("gated_delta", d, packed(gated_delta_weights(d)), new_recurrent(d, 1), 48))
+    for e in EXPERTS:
+        touched = torch.zeros(2, max(1, e.experts), dtype=torch.int64)
+        cases.append(("experts", e, packed(experts_weights(e)), touched, max(e.hidden, e.shared_inner) // 8))
+    for what, p, weights, pool, groups in cases:
+        guarded = Guarded()
+        monkeypatch.setattr(sibling(what, ("f32",), "cpu"), "scratch", guarded)
+        twins(what)[0](randn(laid.padded, p.hidden), laid, pool, 1, weights, p)
+        laid.cache.clear()
+        assert (guarded.room[-4096:] == 0xA5).all(), what
+        assert asked[-1] <= block_bytes(p, rows, groups)
+        if rows == 130:  # it is not idly large
+            assert (guarded.room[: asked[-1]] != 0xA5).float().mean() > 0.5

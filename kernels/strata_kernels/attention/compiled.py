@@ -35,6 +35,7 @@ from strata_kernels.vectors import (
     total,
     void,
 )
+from strata_kernels.workspace import QUERIES
 
 # Places in a block's table, int64 each; EPS a float32, KIND what the pool holds, PAGES of a slot's table.
 NORM, Q, K, V, OUT, Q_NORM, K_NORM = range(7)
@@ -43,16 +44,8 @@ K_POOL, V_POOL, KIND = range(15, 18)
 # Places in a window's table: addresses of the rows' tensors, plain numbers, cosines and sines [R, 2, ROTARY / 2].
 POSITIONS, WINDOW_PLACES, FIRST, MANY, TABLES, PAGES, SLOTS, COUNT, PADDED, ANGLES = range(10)
 
-QUERIES = 32  # rows times heads that read keys together: what stays in the nearest cache
 SCORE_STRIDE = PAGE_TOKENS * 4
 NONE = -math.inf
-
-
-def block_scratch(rows: int, hidden: int, heads: int, kv_heads: int, dim: int, gated: bool) -> int:
-    """Bytes that the block works in beside a product's."""
-    projected = ((2 if gated else 1) * heads + 2 * kv_heads) * dim
-    queries = max(QUERIES, heads // kv_heads)
-    return 4 * (rows * (hidden + projected + heads * dim) + queries * (2 * dim + PAGE_TOKENS + 2) + 4 * WIDTH)
 
 
 @kernel(void(i64, i64, i64, i64, i64))
@@ -192,7 +185,7 @@ def attend(
 
 @kernel(void(i64, i64, i64, i64, i64, i64))
 def attention(x: int, out: int, block: int, window: int, scratch: int, room: int) -> None:
-    """out = x + the block. `scratch`: of `block_scratch` bytes; `room`: a product's."""
+    """out = x + the block. `scratch`: of `workspace.attention_bytes`; `room`: a product's."""
     hidden, rows, eps = field(block, HIDDEN), field(window, COUNT), f32_at(block + EPS * 8)
     heads, groups, dim = field(block, HEADS), field(block, KV_HEADS), field(block, DIM)
     gated, kind, half = field(block, GATED), field(block, KIND), field(block, ROTARY) // 2

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from strata_kernels.attention import compiled
-from strata_kernels.attention.compiled import block_scratch
 from strata_kernels.params import AttentionParams, AttentionWeights
-from strata_kernels.product.compiled import product_scratch
 from strata_kernels.product.cpu import scratch
 from strata_kernels.product.records import FLOATS, Table, block_table
 from strata_kernels.window import KVPool, Rows
+from strata_kernels.workspace import attention_bytes, product_bytes
 
 
 def attention(
@@ -23,9 +22,9 @@ def attention(
     p, block, window = params, _block(pool, layer, weights, params), _window(rows, params)
     source = x.float().contiguous()
     out = torch.empty_like(source)
-    product_room = product_scratch(block.groups)
-    room = scratch.address(product_room + block_scratch(rows.count, p.hidden, p.heads, p.kv_heads, p.head_dim, p.gated))
-    compiled.attention(source.data_ptr(), out.data_ptr(), block.address, window.ctypes.data, room + product_room, room)
+    own = attention_bytes(p, rows.count)
+    room = scratch.address(own + product_bytes(block.groups))
+    compiled.attention(source.data_ptr(), out.data_ptr(), block.address, window.ctypes.data, room, room + own)
     return out.to(x.dtype)
 
 

@@ -33,11 +33,6 @@ HIDDEN, EXPERTS, TOP_K, SHARED_INNER, EPS, SIGMOID, NORMALIZE, SCALE = range(8, 
 NONE = -math.inf
 
 
-def block_scratch(rows: int, hidden: int, experts: int, top_k: int, shared_inner: int) -> int:
-    """Bytes that the block works in beside its products'."""
-    return 4 * (rows * (2 * hidden + experts + 3 * top_k + 2 * shared_inner + 1) + 2 * experts + 4 * WIDTH)
-
-
 @kernel(void(i64, i64, i64, i64, i64, i64, i64))
 def choose(scores: int, many: int, ranked: int, top_k: int, chosen: int, shares: int, taken: int) -> None:
     """The `top_k` of largest `ranked`, the lower id first among equals and NaN before all, and their scores."""
@@ -101,8 +96,8 @@ def route(block: int, scores: int, rows: int, chosen: int, shares: int, work: in
 
 @kernel(void(i64, i64, i64, i64, i64, i64, i64, i64))
 def experts(x: int, out: int, touched: int, block: int, rows: int, padded: int, scratch: int, room: int) -> None:
-    """out = x + the block, 1 in `touched` (int64 [E]) for the experts that rows chose. `scratch`: of `block_scratch`
-    bytes; `room`: a product's or a bank's.
+    """out = x + the block, 1 in `touched` (int64 [E]) for the experts that rows chose. `scratch`: of
+    `workspace.experts_bytes`; `room`: a product's or a bank's.
     """
     hidden, many, top_k, inner = field(block, HIDDEN), field(block, EXPERTS), field(block, TOP_K), 0
     wide, row = hidden * 4, 2 * field(block, SHARED_INNER) * 4

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from strata_kernels.experts import compiled
-from strata_kernels.experts.compiled import block_scratch
 from strata_kernels.params import ExpertsParams, ExpertsWeights
-from strata_kernels.product.compiled import bank_scratch, product_scratch
 from strata_kernels.product.cpu import scratch
 from strata_kernels.product.records import Table, block_table
 from strata_kernels.window import Rows
+from strata_kernels.workspace import block_bytes, experts_bytes
 
 _blocks: WeakKeyDictionary[ExpertsWeights, Table] = WeakKeyDictionary()
 
@@ -23,11 +22,8 @@ def experts(x: Tensor, rows: Rows, pool: Tensor, layer: int, weights: ExpertsWei
         block = _blocks[weights] = _block(weights, params)
     source = x.float().contiguous()
     out = torch.empty_like(source)
-    product_room = product_scratch(block.groups)
-    if p.experts:
-        product_room = bank_scratch(rows.count, p.top_k, p.experts, p.hidden, p.inner, block.groups)
-    own = block_scratch(rows.count, p.hidden, p.experts, p.top_k, p.shared_inner)
-    room = scratch.address(own + product_room)
+    own = experts_bytes(p, rows.count)
+    room = scratch.address(block_bytes(p, rows.count, block.groups))
     touched = pool.data_ptr() + layer * pool.stride(0) * 8 if p.experts else 0
     compiled.experts(
         source.data_ptr(), out.data_ptr(), touched, block.address, rows.count, rows.padded, room, room + own

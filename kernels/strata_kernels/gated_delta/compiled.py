@@ -38,11 +38,6 @@ WINDOW_SLOTS, STEPS, FIRST, MANY, CERTAIN, COUNT, DECODE, PADDED, CAPTURES = ran
 CAPTURE = 9
 
 
-def block_scratch(rows: int, hidden: int, channels: int, values: int, heads: int, key_dim: int) -> int:
-    """Bytes that the block works in beside a product's."""
-    return 4 * (rows * (hidden + 2 * channels + 2 * values + 2 * heads + 4 * WIDTH) + key_dim * WIDTH)
-
-
 @kernel(void(i64, i64, i64, i64, i64, i64, i64))
 def move(strip: int, key_dim: int, k: int, v: int, beta: int, decay: int, lanes: int) -> None:
     """One step of a strip [K, WIDTH]: S *= decay; S += k beta (v - k^T S)."""
@@ -198,7 +193,7 @@ def replay_columns(block: int, slot: int) -> None:
 
 @kernel(void(i64, i64, i64, i64, i64, i64))
 def gated_delta(x: int, out: int, block: int, window: int, scratch: int, room: int) -> None:
-    """out = x + the block. `scratch`: of `block_scratch` bytes; `room`: a product's."""
+    """out = x + the block. `scratch`: of `workspace.gated_delta_bytes`; `room`: a product's."""
     hidden, rows, eps = field(block, HIDDEN), field(window, COUNT), f32_at(block + EPS * 8)
     heads, value_dim = field(block, VALUE_HEADS), field(block, VALUE_DIM)
     values = heads * value_dim

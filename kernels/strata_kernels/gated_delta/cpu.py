@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 
 from strata_kernels.gated_delta import compiled
-from strata_kernels.gated_delta.compiled import block_scratch
 from strata_kernels.params import GatedDeltaParams, GatedDeltaWeights
-from strata_kernels.product.compiled import product_scratch
 from strata_kernels.product.cpu import scratch
 from strata_kernels.product.records import Table, block_table
 from strata_kernels.window import RecurrentPool, Rows
+from strata_kernels.workspace import gated_delta_bytes, product_bytes
 
 
 def gated_delta(
@@ -22,17 +21,12 @@ def gated_delta(
     p, block = params, _block(pool, layer, weights, params)
     window = rows.cache.get("compiled gated_delta")
     if window is None:
-        window = rows.cache["compiled gated_delta"] = _window(rows)
+        window = rows.cache["compiled gated_delta"] = _window(rows, pool.k.shape[2])
     source = x.float().contiguous()
     out = torch.empty_like(source)
-    product_room = product_scratch(block.groups)
-    room = scratch.address(
-        product_room
-        + block_scratch(rows.count, p.hidden, p.channels, p.value_heads * p.value_dim, p.value_heads, p.key_dim)
-    )
-    compiled.gated_delta(
-        source.data_ptr(), out.data_ptr(), block.address, window.ctypes.data, room + product_room, room
-    )
+    own = gated_delta_bytes(p, rows.count)
+    room = scratch.address(own + product_bytes(block.groups))
+    compiled.gated_delta(source.data_ptr(), out.data_ptr(), block.address, window.ctypes.data, room, room + own)
     return out.to(x.dtype)
 
 
@@ -57,7 +51,10 @@ def _block(pool: RecurrentPool, layer: int, weights: GatedDeltaWeights, p: Gated
     return block
 
 
-def _window(rows: Rows) -> np.ndarray:
+def _window(rows: Rows, held: int) -> np.ndarray:
+    """Addresses of the rows' tensors, plain numbers, captures. held: decode rows that a slot's pool has room for."""
+    most = (rows.many.numpy() * (rows.certain.numpy() == 0)).max(initial=0)
+    assert most <= held, f"{most} decode rows of a slot, room for {held}"
     tensors = (rows.slots, rows.steps, rows.first, rows.many, rows.certain)
     fields = [t.data_ptr() for t in tensors]
     fields += [rows.count, rows.decode, rows.padded, len(rows.captures)]

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from strata_kernels.mtp_input import compiled
 from strata_kernels.params import MtpInputParams, MtpInputWeights
-from strata_kernels.product.compiled import product_scratch
 from strata_kernels.product.cpu import scratch
 from strata_kernels.product.records import Table, block_table, weight_records
 from strata_kernels.weight import Weight
 from strata_kernels.window import Rows
+from strata_kernels.workspace import mtp_input_bytes, product_bytes
 
 _blocks: WeakKeyDictionary[MtpInputWeights, Table] = WeakKeyDictionary()
 
@@ -29,8 +29,8 @@ def mtp_input(
     embedding = weight_records(pool)
     source = x.float().contiguous()
     out = torch.zeros(source.shape) if rows.count < rows.padded else torch.empty_like(source)
-    own = rows.count * 2 * params.hidden * 4
-    room = scratch.address(own + product_scratch(block.groups))
+    own = mtp_input_bytes(params, rows.count)
+    room = scratch.address(own + product_bytes(block.groups))
     compiled.mtp_input(
         source.data_ptr(),
         embedding.address,

@@ -65,8 +65,7 @@ from strata_kernels.vectors import (
     set_i64,
     void,
 )
-
-PIECE = 128  # rows of an expert that are multiplied at once
+from strata_kernels.workspace import PIECE
 
 _one, _two, _four = rows_tile(1, 2), rows_tile(2, 2), rows_tile(4, 2) if MOST_ROWS == 8 else rows_tile(4, 1)
 _eight = rows_tile(8, 1)
@@ -76,18 +75,6 @@ WIDE = MOST_ROWS == 8
 NUMBERS = WIDTH * BYTES  # places in the scratch: numbers of a panel's rows, the panel, the scales of its rows
 PANEL = NUMBERS + 2 * WIDTH * 8
 SCALES = PANEL + BLOCK * PANEL_STRIDE
-
-
-def product_scratch(groups: int) -> int:
-    """Bytes that `multiply` works in."""
-    return SCALES + 2 * (groups + 1) * PANEL_STRIDE
-
-
-def bank_scratch(rows: int, ranks: int, count: int, hidden: int, inner: int, groups: int) -> int:
-    """Bytes that `experts` works in."""
-    pairs = rows * ranks
-    floats = PIECE * (hidden + 2 * inner) + pairs * hidden
-    return product_scratch(groups) + 8 * (count + 1 + 2 * pairs) + 4 * floats
 
 
 @kernel(f32(i64, i64))
@@ -243,7 +230,7 @@ def multiply(
     x: int, x_stride: int, rows: int, weight: int, ids: int, many_ids: int, out: int, out_stride: int, scratch: int
 ) -> None:
     """out [rows, out of the weight] = x [rows, in] times the weight, or those `many_ids` of its rows that ids (int64)
-    name, where ids is not 0. `scratch`: of `product_scratch` bytes.
+    name, where ids is not 0. `scratch`: of `workspace.product_bytes`.
     """
     kind, ins = field(weight, KIND), field(weight, IN)
     outs = many_ids if ids else field(weight, OUT)
@@ -333,23 +320,24 @@ def sort_pairs(chosen: int, pairs: int, count: int, ends: int, places: int, orde
 def experts(x: int, chosen: int, shares: int, rows: int, ranks: int, bank: int, out: int, scratch: int) -> None:
     """out [rows, D]: each row's sum over its experts in rank order. chosen int64, shares float32 [rows, ranks].
 
-    `scratch`: of `bank_scratch` bytes.
+    `scratch`: of `workspace.bank_bytes`.
     """
     count, hidden, inner, stacks = i64_at(bank), i64_at(bank + 8), i64_at(bank + 16), i64_at(bank + 24)
     pairs, wide, stride = rows * ranks, hidden * 4, 2 * inner * 4
+    piece = min(PIECE, pairs)
     ends = scratch + SCALES + 2 * (i64_at(bank + 32) + 1) * PANEL_STRIDE
     places = ends + (count + 1) * 8
     order = places + pairs * 8
-    batch = order + pairs * 8  # float32 [PIECE, hidden]
-    both = batch + PIECE * wide  # float32 [PIECE, 2 * inner]
-    outputs = both + PIECE * stride  # float32 [pairs, hidden]
+    batch = order + pairs * 8  # float32 [piece, hidden]
+    both = batch + piece * wide  # float32 [piece, 2 * inner]
+    outputs = both + piece * stride  # float32 [pairs, hidden]
     sort_pairs(chosen, pairs, count, ends, places, order)
     for e in range(count):
         start = i64_at(ends + (e - 1) * 8) if e else 0
         stop = i64_at(ends + e * 8)
         record = bank + (BANK_FIELDS + e * (stacks + 1) * FIELDS) * 8
-        for begin in range(start, stop, PIECE):
-            many = min(PIECE, stop - begin)
+        for begin in range(start, stop, piece):
+            many = min(piece, stop - begin)
             for i in range(many):
                 copy_floats(x + i64_at(order + (begin + i) * 8) // ranks * wide, batch + i * wide, hidden)
             multiply(batch, wide, many, record, 0, 0, both, stride, scratch)

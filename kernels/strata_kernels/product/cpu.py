@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from strata_kernels.product import compiled
-from strata_kernels.product.compiled import bank_scratch, product_scratch
 from strata_kernels.product.records import bank_records, weight_records
 from strata_kernels.weight import ExpertBank, Weight
+from strata_kernels.workspace import bank_bytes, product_bytes
 
 
 class Scratch(threading.local):
@@ -41,7 +41,7 @@ def product(x: Tensor, weights: Sequence[Weight], count: int) -> Tensor:
     source, stride, to = rows.data_ptr(), rows.shape[1] * 4, out.data_ptr()
     for weight in weights:
         known = weight_records(weight)
-        room = scratch.address(product_scratch(known.groups))
+        room = scratch.address(product_bytes(known.groups))
         compiled.multiply(source, stride, count, known.address, 0, 0, to, width * 4, room)
         to += weight.shape[0] * 4
     return out.to(x.dtype)
@@ -51,7 +51,7 @@ def product_at(x: Tensor, weight: Weight, ids: Tensor, count: int) -> Tensor:
     """As the reference's."""
     rows, ids, known, many = x.float().contiguous(), ids.contiguous(), weight_records(weight), ids.shape[0]
     out = torch.zeros(x.shape[0], many)
-    room, stride = scratch.address(product_scratch(known.groups)), rows.shape[1] * 4
+    room, stride = scratch.address(product_bytes(known.groups)), rows.shape[1] * 4
     compiled.multiply(
         rows.data_ptr(), stride, count, known.address, ids.data_ptr(), many, out.data_ptr(), many * 4, room
     )
@@ -71,7 +71,7 @@ def expert_products(x: Tensor, chosen: Tensor, shares: Tensor, bank: ExpertBank,
     rows, chosen, shares = x.float().contiguous(), chosen.contiguous(), shares.float().contiguous()
     known, ranks = bank_records(bank), chosen.shape[1]
     out = torch.zeros(x.shape[0], bank.down.shape[1])
-    room = scratch.address(bank_scratch(count, ranks, bank.count, bank.down.shape[1], bank.inner, known.groups))
+    room = scratch.address(bank_bytes(count, ranks, bank.count, bank.down.shape[1], bank.inner, known.groups))
     compiled.experts(
         rows.data_ptr(), chosen.data_ptr(), shares.data_ptr(), count, ranks, known.address, out.data_ptr(), room
     )

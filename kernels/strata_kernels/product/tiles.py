@@ -36,8 +36,9 @@ from strata_kernels.vectors import (
     store,
     void,
 )
+from strata_kernels.workspace import PANEL_COLUMNS
 
-BLOCK = 128  # columns summed before they are added to the output; a multiple of WIDTH words of every format
+BLOCK = PANEL_COLUMNS  # columns summed before they are added to the output; a multiple of WIDTH words of every format
 UNITS = 2  # vectors side by side in a panel
 PANEL_STRIDE = UNITS * BYTES
 CHAINS = 2  # sums of a block: of its even and of its odd columns
