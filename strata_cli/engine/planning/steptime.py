@@ -67,11 +67,13 @@ class _Chain:
 
     def __init__(self, tuning: Tuning):
         self.tuning, self.keep, self.n = tuning, 1.0 - 1.0 / tuning.shared, 0
-        self.ms, self.xy = list(tuning.chain_ms), list(tuning.chain_ms)
+        self.ms, self.xy = list(tuning.chain), list(tuning.chain)
         self.xx = [[float(i == j) for j in range(3)] for i in range(3)]
 
-    def add(self, depth: int, drafts: int, ms: float) -> None:
+    def add(self, depth: int, drafts: int, ms: float, window_ms: float) -> None:
         x = (1.0, depth, drafts)
+        if not self.n:
+            self.ms, self.xy = ([share * window_ms for share in self.tuning.chain] for _ in range(2))
         if self.n >= self.tuning.trusted:
             ms = self.tuning.cut(ms, sum(map(mul, self.ms, x)))
         self.n += 1
@@ -120,7 +122,7 @@ class StepTimeEstimator:
             bucket.ms.append(ms)
             bucket.last, bucket.median = self._windows, median(bucket.ms)
         if (ms := times["draft_ms"]) is not None and times["depth"]:
-            self._chain.add(times["depth"], times["drafts"], ms)
+            self._chain.add(times["depth"], times["drafts"], ms, self.cost().verify[1])
         if (ms := times["other_ms"]) is not None:
             self._other.append(ms)
 
@@ -159,8 +161,9 @@ class StepTimeEstimator:
         known = {b: k for b, k in run.items() if len(k.ms) >= self.tuning.trusted} or run
         level = isotonic([k.median for k in known.values()], [len(k.ms) for k in known.values()]) or [1.0]
         at = {b: _interpolate([0, *known], [level[0], *level], b) for b in self._buckets}
-        verify, (start, step, draft) = [0.0, *(at[b] for b in self.padded[1:])], self._chain.ms
-        return WindowCost(verify, start, step, draft, median(self._other or [0.0]), self.per_ctx)
+        unit, (start, step, draft) = 1.0 if self._chain.n else level[0], self._chain.ms
+        verify, other = [0.0, *(at[b] for b in self.padded[1:])], median(self._other or [0.0])
+        return WindowCost(verify, unit * start, unit * step, unit * draft, other, self.per_ctx)
 
 
 def _interpolate(xs: Sequence[int], ys: Sequence[float], x: int) -> float:

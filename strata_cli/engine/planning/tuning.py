@@ -14,10 +14,8 @@ class Tuning:
     bins: int = 10  # of the drafts' own probabilities (off: 0)
     samples: int = 32  # recent times kept of each number of rows
     trusted: int = 3  # times that are needed: fewer could all be outliers, as a first run compiles
-    unlike: float = (
-        0.2  # a time this far from the expected one is cut there; after a while it means a change (off: inf)
-    )
-    chain_ms: tuple[float, float, float] = (0.0, 1.0, 0.05)  # start, step and draft of a chain, guessed until measured
+    unlike: float = 0.2  # a time this far from the expected one is cut there; later it means a change (off: inf)
+    chain: tuple[float, ...] = (0.0, 0.05, 0.0025)  # its start, step, draft, in windows, until measured
     ctx_doubt: float = 8.0  # windows that the guess of no cost of context is worth (off: inf)
     measure: float = 3.0  # windows between two that may be run to learn what rows cost (off: inf)
     doubt: float = 4.0  # windows, times samples, after which rows not run since are looked at again (off: inf)
