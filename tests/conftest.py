@@ -1,12 +1,17 @@
 """What tests of several rooms share."""
 
+import os
 import signal
 
+import platformdirs
 import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from strata_cli.text.tokenizer import Tokenizer
+
+# Compiled once for all tests, wherever a test's child has its home.
+os.environ.setdefault("STRATA_KERNEL_CACHE", platformdirs.user_cache_dir("strata"))
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("<think>", "</think>")  # added tokens that are text

@@ -25,6 +25,7 @@ def strata(module: str, *args: object, utf8: bool = False, **env: str) -> subpro
     where = {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}",
         "HOME": "/nonexistent",
+        "STRATA_KERNEL_CACHE": os.environ["STRATA_KERNEL_CACHE"],
         "PATH": "/usr/bin:/bin",
         "COLUMNS": "200",
     }
