@@ -16,6 +16,7 @@ from strata_cli.errors import StrataError
 from strata_cli.model.config import load_config
 from strata_cli.model.memory import MIB, MOST_PLACES, MemoryPlan, plan_memory, prefix_share
 from strata_cli.model.weights.checkpoint import open_checkpoint
+from strata_kernels.table import row_tile
 from tests.support.tiny import make_tiny
 
 PAGE = 64  # positions
@@ -29,7 +30,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(directory: Path, free: int | None = None, device: str = "cpu", **settings: Any) -> MemoryPlan:
     model = load_config(directory)
     stored = open_checkpoint(directory).find(model)
-    return plan_memory(stored, model, EngineConfig(**settings), device=device, tile=8, free=free)
+    return plan_memory(stored, model, EngineConfig(**settings), device=device, tile=row_tile(device), free=free)
 
 
 def living() -> dict[int, int]:
