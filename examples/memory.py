@@ -21,6 +21,7 @@ from strata_cli.engine.build import load
 from strata_cli.engine.types import Request
 from strata_cli.model.config import load_config
 from strata_cli.model.memory import MAPPED
+from strata_cli.session import drive
 
 MIB = 2**20
 SPREAD, SLACK = 1.05, 256 * MIB
@@ -59,8 +60,7 @@ def main() -> None:
     for slot in range(args.batch):
         prompt = [(37 * slot + 11 * i) % model.vocab_size for i in range(64)]
         engine.submit(Request(str(slot), prompt, SamplingParams(temperature=1.0, seed=slot, max_tokens=args.tokens)))
-    while engine.has_work:
-        engine.step()
+    drive(engine, [])
     print(f"resident, {args.tokens} tokens on  {resident(before, status())}")
     limit = SPREAD * packed + named
     bad = held > limit or peak > limit + SLACK

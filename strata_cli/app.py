@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from strata_cli import __version__
 from strata_cli.errors import FAILED, INTERRUPTED, OK, USAGE, StrataError
-from strata_cli.names import readable, text_of
+from strata_cli.names import text_of
 from strata_cli.ui.console import mute, say
 
 EPILOG = (
@@ -99,9 +99,9 @@ def strata(
 
 def report(what: str, hint: str = "") -> None:
     """Print `error: what` and `hint: ...` to stderr."""
-    say(f"error: {readable(what)}")
+    say(f"error: {what}")
     if hint:
-        say(f"hint: {readable(hint)}")
+        say(f"hint: {hint}")
 
 
 def run(args: Sequence[str]) -> int:

@@ -62,13 +62,13 @@ def settle_threads(model: ModelConfig) -> None:
 class Loaded:
     """The weights of a checkpoint on a device, which several engines may share.
 
-    free: bytes that a GPU had before they were loaded, None on a CPU. counts: of token ids, for the draft vocabulary.
+    taken: bytes of a GPU that they took. counts: of token ids, for the draft vocabulary.
     """
 
     model: ModelConfig
     weights: ModelWeights
     device: torch.device
-    free: int | None
+    taken: int
     counts: dict[int, int]
 
     def engine(
@@ -79,7 +79,9 @@ class Loaded:
         eos: token ids that end a request. vocab: real token ids (the tokenizer's), where the embedding is padded beyond
         them. pages: KV pages in all (None: as many as the memory plan finds).
         """
-        memory = _plan(self.weights.stored, self.model, config, self.device, self.free, pages)
+        free = free_bytes(self.device)  # less than before: another engine may be there already
+        free = None if free is None else free + self.taken
+        memory = _plan(self.weights.stored, self.model, config, self.device, free, pages)
         try:
             return _assemble(self, config, eos, min(vocab or self.model.vocab_size, self.model.vocab_size), memory)
         except (RuntimeError, MemoryError) as error:
@@ -105,13 +107,19 @@ def load(
     if config.batch_mtp and stored.mtp is None:
         what = f"{directory} has no MTP tensors, and --batch-mtp asks for them"
         raise UsageError(what, "drop --batch-mtp, or take a head from another checkpoint with --mtp PATH")
-    free = None if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    free = free_bytes(device)
     memory = _plan(stored, model, config, device, free)
     counts = read_counts(directory)
     try:
-        return Loaded(model, load_model(stored, device), device, free, counts)
+        weights = load_model(stored, device)
+        return Loaded(model, weights, device, (free or 0) - (free_bytes(device) or 0), counts)
     except (RuntimeError, MemoryError) as error:
         raise _too_large(error, memory) from error
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """What a GPU has left, None on a CPU, whose memory is the system's to give."""
+    return None if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
 
 
 def _plan(

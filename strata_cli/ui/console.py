@@ -5,6 +5,8 @@ import sys
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, TextIO
 
+from strata_cli.names import readable
+
 if TYPE_CHECKING:
     from strata_cli.engine.stats import Totals
 
@@ -15,7 +17,7 @@ def say(text: str, stream: TextIO | None = None) -> None:
     """A line on stderr, or on `stream`. Where nobody can read it (`2>/dev/full`, a reader that left) work goes on."""
     stream = stream or sys.stderr
     try:
-        print(text, file=stream, flush=True)
+        print(readable(text), file=stream, flush=True)
     except OSError:
         mute(stream)
 
