@@ -82,7 +82,7 @@ def test_a_server_is_asked_and_ended(peers: ModuleType, server: Path) -> None:
 
 
 def test_a_server_that_ends_by_itself_is_said_in_a_line(peers: ModuleType, server: Path) -> None:
-    with pytest.raises(SystemExit, match="does not serve none.gguf: no such file"):
+    with pytest.raises(SystemExit, match=r"does not serve none\.gguf: no such file"):
         peers.Llama(str(server), "none.gguf", 1, 0, exact=False).first([[1]])
     assert gone(server.parent)
 
