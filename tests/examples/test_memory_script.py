@@ -26,8 +26,8 @@ def run(script: str, *args: object) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("made") / "int4"
-    sizes = ("--hidden", 256, "--layers", 4, "--experts", 9, "--inner", 64, "--vocab", 300)
-    ran = run("make_int4.py", out, *sizes)
+    sizes = ("--hidden", 256, "--layers", 4, "--experts", 9, "--inner", 64, "--vocab", 300, "--group", 32)
+    ran = run("make_shape.py", out, *sizes)
     assert ran.returncode == 0, ran.stderr
     return out
 
@@ -54,3 +54,19 @@ def test_memory_is_what_was_planned(model: Path) -> None:
     ran = run("memory.py", model, "--tokens", 4, "--batch", 2, "--ctx", 256)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.splitlines()[-1].endswith(": ok")
+
+
+def test_a_shape_without_a_head_has_the_tokenizer_that_its_vocabulary_holds(tmp_path: Path) -> None:
+    out = tmp_path / "shape"
+    sizes = ("--hidden", 256, "--layers", 4, "--experts", 2, "--active", 1, "--inner", 128, "--vocab", 2304)
+    ran = run("make_shape.py", out, *sizes, "--no-mtp")
+    assert ran.returncode == 0, ran.stderr
+    found = open_checkpoint(out).check(load_config(out))
+    assert not found.has_mtp and found.text.startswith("int4 g128")
+    assert (out / "tokenizer.json").exists()
+
+
+def test_sizes_that_fit_no_group_are_refused_in_a_line(tmp_path: Path) -> None:
+    ran = run("make_shape.py", tmp_path / "shape", "--inner", 64)
+    assert ran.returncode == 2 and "--inner" in ran.stderr and "Traceback" not in ran.stderr
+    assert not (tmp_path / "shape").exists()
